@@ -59,9 +59,11 @@ class GrammarHeads(Measure[PairDataModule]):
         choose: How the effects of all heads are found. `gradient` estimates them to first order, in one pass forward
             and back for each pair (`measures.attribution`). The heads with the largest estimates, in either direction,
             are then replaced on the choosing half, and the largest exact effect chooses. `exact` replaces every head in
-            a pass of its own, and also scores how well the gradient would have ranked the heads.
+            a pass of its own, and also scores how well the estimates would have ranked the heads, and in how many
+            paradigms the shortlist has the best one.
         random: Number of random heads of the same layer beside each chosen one; fewer if the layer has fewer.
-        shortlist: Number of heads that are replaced on the choosing half, under `gradient`.
+        shortlist: Number of heads that are replaced on the choosing half, under `gradient`. Estimates are good in some
+            decoders and bad in others; `exact` on a few paradigms shows how long the shortlist must be.
 
     Raises:
         UserError: `kinds` has duplicates. In `begin`: the encoder is no decoder with a language-modelling head.
@@ -152,7 +154,7 @@ class GrammarHeads(Measure[PairDataModule]):
             effect = effect_of_head(by_set[kind, WHOLE], by_set[kind, one.heads], others, draws, len(self._heads))
             tested.append(TestedHead(one, of_one, effect))
             progress.advance()
-        return GrammarReport(self.experiment, measured, tested, draws).result()
+        return GrammarReport(self.experiment, measured, tested, draws, self.shortlist).result()
 
     def _effects_of(self, columns: Mapping[str, NDArray[Any]]) -> PairEffects:
         """Return the effects of all heads on all pairs that were read.

@@ -67,19 +67,21 @@ class GrammarReport:
         measured: Effects of all heads on all pairs.
         tested: The chosen heads, of all replacements.
         draws: Number of bootstrap draws of their effects.
+        shortlist: Number of heads on the shortlist of estimates.
     """
 
     experiment: str
     measured: PairEffects
     tested: Sequence[TestedHead]
     draws: int
+    shortlist: int
 
     @cached_property
     def _by_kind(self) -> list["KindReport"]:
         reports = []
         for ablation in self.measured.estimated:
             tested = [head for head in self.tested if head.chosen.ablation is ablation]
-            reports.append(KindReport(ablation, self.measured, tested, self.draws))
+            reports.append(KindReport(ablation, self.measured, tested, self.draws, self.shortlist))
         return reports
 
     def result(self) -> Result:
@@ -204,12 +206,14 @@ class KindReport:
         measured: Effects of all heads on all pairs.
         tested: The heads that were chosen under this replacement.
         draws: Number of bootstrap draws of their effects.
+        shortlist: Number of heads on the shortlist of estimates.
     """
 
     ablation: Ablation
     measured: PairEffects
     tested: Sequence[TestedHead]
     draws: int
+    shortlist: int
 
     @property
     def kind(self) -> str:
@@ -306,8 +310,9 @@ class KindReport:
     def _agreement(self) -> dict[str, Estimate]:
         """Return how well estimates rank heads beside exact effects, on the pairs that test a head, over paradigms.
 
-        They rank all heads if all were replaced. Else they rank the chosen head and the random heads of its layer. This
-        says less, so these scores have names of their own.
+        They rank all heads if all were replaced; then it is also known in how many paradigms the head with the largest
+        exact effect would have been on the shortlist. Else they rank the chosen head and the random heads of its layer.
+        This says less, so these scores have names of their own.
         """
         if not self.tested:
             return {}
@@ -318,10 +323,17 @@ class KindReport:
             correlations.append(rank_correlations(estimated, exact))
             same.append(estimated.argmax() == exact.argmax())
         prefix = "" if self.measured.exact else "layer_"
-        return {
+        scores = {
             f"{prefix}spearman": resample(mean, np.array(correlations)[:, None], "ratio", draws=DRAWS),
             f"{prefix}same_head": resample(proportion, np.array(same)[:, None], "fraction", draws=DRAWS),
         }
+        if self.measured.exact:
+            is_listed = []
+            for head in self.tested:
+                listed = self.measured.shortlist(self.ablation, head.chosen.paradigm, self.shortlist)
+                is_listed.append(head.chosen.head in listed)
+            scores["on_shortlist"] = resample(proportion, np.array(is_listed)[:, None], "fraction", draws=DRAWS)
+        return scores
 
     def _both_effects(self, tested: TestedHead) -> tuple[Floats, Floats]:
         """Return the estimated and the exact mean effects of the heads that were replaced, each `[heads]`."""

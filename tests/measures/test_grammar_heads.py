@@ -150,11 +150,27 @@ def test_the_gradient_tests_the_same_heads_exactly(folder: Path, exact: Result) 
                 for column in ("effect", "random", "beyond_random", "accuracy_effect", "effect.low", "p"):
                     assert row[column] == pytest.approx(expected[column], abs=2e-3), column
     assert compared == 6  # a shortlist of eight heads is all
+    assert exact.numbers["zero.on_shortlist"] == 1
+    assert "zero.on_shortlist" not in found.scores
     assert exact.numbers["zero.spearman"] > 0.8
     assert exact.numbers["patch.spearman"] > 0.9
     agreement = {name for name in found.scores if name.endswith(("spearman", "same_head"))}
     assert agreement == {f"{kind}.layer_{name}" for kind in ("zero", "patch") for name in ("spearman", "same_head")}
     assert found.numbers["zero.layer_spearman"] > 0.7
+
+
+def test_a_short_shortlist_misses_heads(folder: Path, exact: Result) -> None:
+    """The share of paradigms whose best head has the largest estimate, against a ranking by hand."""
+    measurement = GrammarHeads(choose="exact", shortlist=1)
+    found = measure(data_of(folder, preferred_pairs(folder)), measurements=measurement)
+    estimated = measure(data_of(folder, preferred_pairs(folder)), measurements=GrammarHeads()).tables["matrix"].frame
+    for kind in ("zero", "patch"):
+        listed = []
+        for row in rows_of(exact, kind):
+            own = estimated.query("kind == @kind and paradigm == @row['paradigm']")
+            first = int(own["choosing"].abs().argmax())
+            listed.append(own["head"].iloc[first] == row["head"])
+        assert found.numbers[f"{kind}.on_shortlist"] == pytest.approx(np.mean(listed))
 
 
 def test_estimates_of_all_heads_are_ranked_beside_exact_effects(folder: Path, exact: Result) -> None:
