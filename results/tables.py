@@ -179,6 +179,7 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
 
 PRINTED_ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
+_NAME_WIDTH = 30  # of the lines of a long name that is broken
 SHOWN = 20  # entries of a list that a page shows
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
@@ -265,8 +266,9 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     It has the columns that answer the question of the experiment, `table.main`, the number of items `n`, and further
     columns with values as far as they fit. A caption counts the rows and columns that are left out. If these
     columns are too wide, headings are broken after underscores and dots, and the direction of a head becomes an arrow
-    behind its name, which the caption explains; then words at blanks, then intervals go below their numbers; if that
-    is not enough, every row becomes a block of lines. The note of the table is the end of the caption.
+    behind its name, which the caption explains; then words at blanks, then intervals go below their numbers, then long
+    names are broken; if that is not enough, every row becomes a block of lines. The note of the table is the end of the
+    caption.
 
     Args:
         title: Title of the table.
@@ -334,7 +336,7 @@ def _explain_arrows(directions: Iterable[str]) -> str:
 
 def _narrowed(title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int) -> RichTable:
     """Lay out columns at the first level of `_beside` that fits into a width, else as blocks of lines."""
-    for level in range(1, 4):
+    for level in range(1, 5):
         table = _beside(title, columns, numeric, width, level)
         if table is not None:
             return table
@@ -362,14 +364,16 @@ def _beside(
 ) -> RichTable | None:
     """Lay out columns beside each other; None where they do not fit.
 
-    From level 1 on headings break between their parts, from level 2 on words fold at blanks. At level 3 intervals
-    stand below numbers.
+    From level 1 on headings break between their parts, from level 2 on words fold at blanks. From level 3 on intervals
+    stand below numbers. At level 4 long names break between their parts.
     """
     headings = {name: name for name in columns}
     if level >= 1:
         headings = {name: "\n".join(_parts(name)) for name in columns}
-    if level == 3:
+    if level >= 3:
         columns = _intervals_below(columns, numeric)
+    if level == 4:
+        columns = _names_broken(columns, numeric)
     least = {}
     for name, cells in columns.items():
         folds = level >= 2 and not numeric[name]
@@ -393,6 +397,25 @@ def _intervals_below(columns: Mapping[str, list[str]], numeric: Mapping[str, boo
         if numeric[name]:
             lines[name] = [cell.replace(" [", "\n[", 1) for cell in cells]
     return lines
+
+
+def _names_broken(columns: Mapping[str, list[str]], numeric: Mapping[str, bool]) -> dict[str, list[str]]:
+    """Break long names of columns that are no numbers after underscores and dots."""
+    lines = dict(columns)
+    for name, cells in columns.items():
+        if not numeric[name]:
+            lines[name] = [_break_name(cell) for cell in cells]
+    return lines
+
+
+def _break_name(name: str) -> str:
+    """Break a name after underscores and dots, into lines of at most `_NAME_WIDTH` characters where parts are short."""
+    lines = [""]
+    for part in re.findall(r"[^_.]+[_.]*|[_.]+", name):
+        if lines[-1] and cell_len(lines[-1] + part) > _NAME_WIDTH:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:

@@ -86,6 +86,19 @@ class TestFrames:
             assert " 6* " in printed, printed
             assert " 20 " in printed, printed
 
+    def test_long_names_break_after_underscores_before_rows_become_blocks(self) -> None:
+        name = "determiner_noun_agreement_with_adj_irregular_1"
+        frame = pd.DataFrame({"paradigm": [name, "short name"], "effect": [0.5, 0.25]})
+        frame = frame.assign(**{"effect.low": [0.1, 0.1], "effect.high": [0.9, 0.9]})
+        shown = cells(data_table("t", table(frame, main=("paradigm", "effect")), "t.csv", 45), 45)
+        assert shown == [
+            ["paradigm", "effect"],
+            ["determiner_noun_agreement_", "50.0"],
+            ["with_adj_irregular_1", "[10.0, 90.0]"],
+            ["short name", "25.0"],
+            ["", "[10.0, 90.0]"],
+        ]
+
     def test_the_answer_takes_lines_where_it_cannot_take_columns(self) -> None:
         """Headings break, then intervals go below their numbers, then every row is a block of lines."""
         run = "a-folder/of-runs/version_0"
