@@ -306,7 +306,7 @@ def describe(prediction: RunCosts) -> dict[str, str]:
     heads = f"{encoder.layers} layers × {encoder.heads} heads"
     dtype = str(encoder.model.dtype).removeprefix("torch.")
     workers = max(one.workers for one in costs)
-    twice = ", and the same with random weights" if prediction.encoders > 1 else ""
+    twice = ", and the same with untrained layers" if prediction.encoders > 1 else ""
     lines = {
         "data": f"{', '.join(prediction.costs)}: {sum(one.pieces for one in costs):,} pieces; "
         f"{pluralize(prediction.passes, 'forward pass', 'forward passes')}",

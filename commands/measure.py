@@ -16,6 +16,7 @@ import torch.distributed as dist
 import yaml
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined] # named in its documentation
 from rich.console import Console
+from rich.text import Text
 
 from attention_probing.attention.extraction import return_free_memory
 from attention_probing.commands.command_line import CommandLine
@@ -23,7 +24,7 @@ from attention_probing.commands.faults import full_disk, trainer_fault
 from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
 from attention_probing.commands.tasks import check_tasks, is_launched, refuse_shell
-from attention_probing.commands.twins import USE, WORLDS, TwinName, TwinOption, add_twin, twins_of
+from attention_probing.commands.twins import USE, WORLDS, TwinName, TwinOption, add_twins, twins_of
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.measures.contract import Measure, check_measurement
 from attention_probing.measures.devices import OneProcess
@@ -315,16 +316,17 @@ class MeasurementRun:
     def work(self, fabric: "Fabric | OneProcess") -> Result | None:
         """Measure, and write the result in the first process; return it if there is no other process."""
         result = self.measure(fabric)
-        of_twins: dict[TwinName, Result | None] = {}
+        of_twins: dict[TwinName, Result] = {}
         try:
             for name, twin in self.twins.items():
-                inform(f"{WORLDS[name]}, the same is measured again.")
+                inform(f"The same is measured again, {WORLDS[name]}.")
                 _seed(twin.settings)
-                of_twins[name] = twin.measure(fabric)
+                of_twin = twin.measure(fabric)
+                if of_twin is not None:
+                    of_twins[name] = of_twin
         finally:  # what is known is written if a twin fails
-            for name, of_twin in of_twins.items():
-                if result is not None and of_twin is not None:
-                    result = add_twin(result, name, of_twin)
+            if result is not None:
+                result = add_twins(result, of_twins)
             if self.devices.fast_dev_run:
                 inform("One batch of each dataloader was measured, and nothing was written.")
             elif fabric.global_rank == 0 and result is not None:
@@ -346,8 +348,8 @@ class MeasurementRun:
         return_free_memory()
         return result
 
-    def write(self, result: Result, of_twins: Mapping[TwinName, Result | None]) -> None:
-        """Write and print the results; continue in the folder of the same command if it was killed while it wrote.
+    def write(self, result: Result, of_twins: Mapping[TwinName, Result]) -> None:
+        """Write all results and print that of the run; continue in the folder of a run that was killed meanwhile.
 
         Args:
             result: The result, with the scores of the twins.
@@ -359,13 +361,15 @@ class MeasurementRun:
         unfinished.mkdir(exist_ok=True)
         self.publish(folder, result)
         for name, of_twin in of_twins.items():
-            if of_twin is not None:
-                Console().print(f"\n{WORLDS[name]}, the same is:\n", style="bold")
-                self.twins[name].publish(folder / TWINS / name, of_twin)
+            self.twins[name].publish(folder / TWINS / name, of_twin, silent=True)
+        if of_twins and result.ratios and not self.settings.quiet:
+            folders = " ".join(str(folder / TWINS / name) for name in of_twins)
+            advice = f"Differences with intervals and p: probing compare {folder} {folders}"
+            Console().print(Text(advice), soft_wrap=True)
         unfinished.rmdir()
 
-    def publish(self, folder: Path, result: Result) -> None:
-        """Write the settings and the result into a folder, and print the result."""
+    def publish(self, folder: Path, result: Result, *, silent: bool = False) -> None:
+        """Write the settings and the result into a folder, and print the result unless `silent`."""
         folder.mkdir(parents=True, exist_ok=True)
         save_config(self.parser, self.settings, folder / "config.yaml")
         publish(
@@ -375,6 +379,7 @@ class MeasurementRun:
             limit=self.devices.limit,
             figures=self.figures,
             quiet=self.settings.quiet,
+            silent=silent,
         )
 
 

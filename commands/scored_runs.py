@@ -287,6 +287,7 @@ def describe_options(run: ScoredRun, first: ScoredRun) -> str:
     for name in {**options, **options_of_first}:
         value = options.get(name)
         value_of_first = options_of_first.get(name)
-        if value != value_of_first:
+        # A run with `--twin` and its twin differ in it by name; the numbers that are compared do not.
+        if value != value_of_first and name != "twin":
             differing.append(f"{name.replace('.init_args', '')} {value} (not {value_of_first})")
     return list_first(differing)

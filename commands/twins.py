@@ -5,30 +5,41 @@ The twin of a run has the same settings but for one option, so its config runs b
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isnan
+from math import nan
 from typing import Literal
 
+import pandas as pd
 from jsonargparse import Namespace
 
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models.configs import settings_class
-from attention_probing.results import Estimate, Result
+from attention_probing.results import (
+    Estimate,
+    Finding,
+    Result,
+    Table,
+    Unit,
+    format_difference,
+    format_estimate,
+    number_of_items,
+)
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.reader import TWINS
-from attention_probing.results.sentences import format_estimate
 
 TwinName = Literal["random", "shuffled"]
 TwinOption = Literal["random", "shuffled", "both"]
 """Values of `--twin`."""
-WORLDS: Mapping[TwinName, str] = {
-    "random": "With weights drawn anew",
-    "shuffled": "With shuffled gold",
-}
-"""What differs in a twin; the beginning of a sentence."""
+WORLDS: Mapping[TwinName, str] = {"random": "with redrawn weights", "shuffled": "with shuffled gold"}
+"""What differs in a twin; the end of a sentence."""
+COLUMNS: Mapping[TwinName, str] = {"random": "redrawn_weights", "shuffled": "shuffled_gold"}
+"""Columns of the twins in the table `TABLE`."""
 USE = (
-    "Measure the same in a world without the finding too: `random` with weights drawn anew, each parameter with its "
-    "own mean and standard deviation; `shuffled` with the gold of other items; `both`."
+    "Measure the same in a world without the finding too: `random` with redrawn weights, each parameter with its own "
+    "mean and standard deviation; `shuffled` with the gold of other items; `both`."
 )
+
+TABLE = "twins"
+"""Name of the table of the headline scores of a run and its twins."""
 
 _TRAINED = ("checkpoint", "checkpoints", "classifier")
 """Arguments of measurements that name trained classifiers."""
@@ -128,43 +139,74 @@ def _short_name(part: Namespace) -> str:
     return str(part.class_path).rpartition(".")[2]
 
 
-def add_twin(result: Result, name: TwinName, twin: Result) -> Result:
-    """Return a result with the headline scores of its twin, and a sentence on the first of them that differs.
-
-    Scores that the twin does not change, such as baselines that no model enters, are not printed again.
+def add_twins(result: Result, twins: Mapping[TwinName, Result]) -> Result:
+    """Return a result with the headline scores of its twins, a table of them side by side, and a sentence.
 
     Args:
         result: The result.
-        name: Name of the twin.
-        twin: Result of the twin.
+        twins: Results of its twins, by name.
     """
+    if not twins:
+        return result
     scores = dict(result.scores)
-    headline = list(result.headline)
-    for score in result.headline:
-        if score not in twin.scores or score.startswith(f"{TWINS}."):
-            continue
-        of_twin = f"{TWINS}.{name}.{score}"
-        known = twin.scores[score]
-        scores[of_twin] = Estimate(known.value, known.low, known.high, unit=known.unit, inputs=known.inputs)
-        if known.value != result.scores[score].value:
-            headline.append(of_twin)
-    answer = f"{result.answer} {_describe_twin(result, name, twin)}".strip()
-    audit = {**result.audit, f"{TWINS}.{name}": f"{TWINS}/{name}"}
-    return replace(result, scores=scores, headline=headline, answer=answer, audit=audit)
+    audit = dict(result.audit)
+    for name, twin in twins.items():
+        for score in result.headline:
+            if score in twin.scores:
+                # Draws and runs are left to the twin's own result.
+                known = twin.scores[score]
+                scores[f"{TWINS}.{name}.{score}"] = Estimate(
+                    known.value, known.low, known.high, unit=known.unit, inputs=known.inputs
+                )
+        audit[f"{TWINS}.{name}"] = f"{TWINS}/{name}"
+    tables = dict(result.tables)
+    if result.headline:
+        tables = {TABLE: _side_by_side(result, twins), **tables}
+    answer = f"{result.answer} {describe_twins(result, twins)}".strip()
+    return replace(result, scores=scores, tables=tables, answer=answer, audit=audit)
 
 
-def _describe_twin(result: Result, name: TwinName, twin: Result) -> str:
-    """Return a sentence on the first headline score that differs in the twin."""
-    world = WORLDS[name]
-    undefined = []
+def _side_by_side(result: Result, twins: Mapping[TwinName, Result]) -> Table:
+    """Return a table with a row for each headline score, and columns for the run and each twin, with intervals."""
+    worlds: dict[str, Mapping[str, Estimate]] = {"real": result.scores}
+    for name, twin in twins.items():
+        worlds[COLUMNS[name]] = twin.scores
+    rows = []
+    units: list[Unit] = []
+    items: dict[str, list[float]] = {world: [] for world in worlds}
     for score in result.headline:
-        if score not in twin.scores:
-            continue
-        known = twin.scores[score]
-        if isnan(known.value):
-            undefined.append(score)
-        elif known.value != result.scores[score].value:
-            return f"{world} `{score}` is {format_estimate(known)}."
-    if undefined:
-        return f"{world} `{undefined[0]}` is undefined."
-    return f"{world} no headline score differs."
+        row: dict[str, object] = {"score": score}
+        unit = result.scores[score].unit
+        for world, known in worlds.items():
+            estimate = known.get(score, Estimate(nan, unit=unit))
+            row[world] = float(estimate.value)
+            row[f"{world}.low"] = nan if estimate.low is None else estimate.low
+            row[f"{world}.high"] = nan if estimate.high is None else estimate.high
+            items[world].append(number_of_items(estimate))
+        rows.append(row)
+        units.append(unit)
+    folders = " and ".join(f"{TWINS}/{name}" for name in twins)
+    note = f"All tables of the null twins are in {folders}."
+    return Table(pd.DataFrame(rows), dict.fromkeys(worlds, units), main=("score", *worlds), note=note, items=items)
+
+
+def describe_twins(result: Result, twins: Mapping[TwinName, Result]) -> str:
+    """Return a sentence with the finding of a result, and what its twins reach.
+
+    Args:
+        result: The result. Without a finding it is the first score of the headline.
+        twins: Results of its twins, by name.
+    """
+    finding = result.finding
+    if finding is None:
+        if not result.headline:
+            return ""
+        finding = Finding(result.headline[0], f"`{result.headline[0]}`")
+    form = format_difference if finding.is_difference else format_estimate
+    parts = [f"{finding.words[0].upper()}{finding.words[1:]}: {form(result.scores[finding.score])}"]
+    for name, twin in twins.items():
+        reached = "undefined"
+        if finding.score in twin.scores:
+            reached = form(twin.scores[finding.score])
+        parts.append(f"{WORLDS[name]} {reached}")
+    return f"{'; '.join(parts)}."

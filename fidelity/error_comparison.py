@@ -29,7 +29,7 @@ from attention_probing.metrics.p_values import draws_for, least_p
 from attention_probing.metrics.refits import FittedNumber
 from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.metrics.statistics import proportion
-from attention_probing.results import Bars, Estimate, Figure, Flags, Floats, Integers, Result, Table, Unit
+from attention_probing.results import Bars, Estimate, Figure, Finding, Flags, Floats, Integers, Result, Table, Unit
 from attention_probing.results.errors import list_first, pluralize
 from attention_probing.results.heads import head_map
 from attention_probing.results.progress import warn
@@ -306,6 +306,15 @@ class Comparison:
         scores["error_rate"] = self.error_rate
         return scores
 
+    @property
+    def finding(self) -> Finding:
+        """What attention adds, by which null twins are compared."""
+        if PARADIGM in self.numbers:
+            score = f"{WITH_ALL}.minus_{PARADIGM_CONFIDENCE}"
+            return Finding(score, "AUROC that attention adds to confidence and paradigm", is_difference=True)
+        score = f"{WITH_CONFIDENCE}.minus_{CONFIDENCE}"
+        return Finding(score, "AUROC that attention adds to the confidence", is_difference=True)
+
     def answer(self, faults: Sequence[str]) -> str:
         """Return what tells the errors, and whether attention adds to the confidence.
 
@@ -503,6 +512,7 @@ def report_errors(
         items,
         headline=["error_rate", *comparisons[first].controls],
         answer=comparisons[first].answer([seed.fault for seed in variants[first]]),
+        finding=comparisons[first].finding,
     )
 
 

@@ -32,7 +32,7 @@ from attention_probing.metrics.differences import against_random_draws, differen
 from attention_probing.metrics.draws import EXACT
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units, smallest_p
 from attention_probing.models.checkpoints import checkpoint_file
-from attention_probing.results import Bars, Estimate, Figure, Result, Table, Unit, numbers
+from attention_probing.results import Bars, Estimate, Figure, Finding, Result, Table, Unit, numbers
 from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.options import Rate, Several, checked
@@ -241,7 +241,13 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         if can_be_significant:
             answer += f"; ablated alone ({_describe(self.ablations[0])}), {self._describe_changes(tables, differences)}"
         answer = fill_sentence(answer, scores, n=len(outputs))
-        return Result(self.experiment, scores, tables, figures, audit, headline=headline, answer=answer)
+        finding = Finding(self.task.score, f"{score} of the intact model")
+        if self.each_head and can_be_significant:
+            words = f"heads that help (ablated alone, {_describe(self.ablations[0])})"
+            finding = Finding(f"{first}.heads_that_help", words)
+        return Result(
+            self.experiment, scores, tables, figures, audit, headline=headline, answer=answer, finding=finding
+        )
 
     def _warn_of_least_p(self, texts: int, draws: int, tests: int) -> None:
         """Warn that no head can be significant after Holm's correction."""

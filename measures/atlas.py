@@ -22,7 +22,17 @@ from attention_probing.measures.head_roles import MARGIN
 from attention_probing.measures.single_heads import SingleHeads
 from attention_probing.measures.surface_statistics import BEHAVIOURS
 from attention_probing.metrics.moments import Means
-from attention_probing.results import Estimate, Figure, Floats, Result, Table, Unit, fill_sentence, merge_results
+from attention_probing.results import (
+    Estimate,
+    Figure,
+    Finding,
+    Floats,
+    Result,
+    Table,
+    Unit,
+    fill_sentence,
+    merge_results,
+)
 from attention_probing.results.errors import setting
 from attention_probing.results.heads import head_name
 
@@ -64,7 +74,11 @@ NO_ROLE = "–"
 
 _MAIN = ("layer", "head", "role", "roles")
 
-_ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": ", before fine-tuning", "random_init": ", random weights"}
+_ENCODERS: Mapping[EncoderOf, str] = {
+    "given": "",
+    "before": ", before fine-tuning",
+    "random_init": ", untrained layers",
+}
 """Ends of the titles of figures."""
 
 
@@ -449,7 +463,8 @@ def atlas_of(summaries: Mapping[EncoderOf, HeadSummary]) -> Result:
     if random is not None:
         tables["control"] = control_table(given, random)
     answer = _atlas_answer(scores, len(tables["atlas"].frame))
-    return Result("atlas", scores, tables, figures, headline=headline, answer=answer)
+    finding = Finding("role.none", "heads without a role")
+    return Result("atlas", scores, tables, figures, headline=headline, answer=answer, finding=finding)
 
 
 def _names_outside(given: HeadSummary, random: HeadSummary) -> list[str]:
@@ -478,6 +493,6 @@ def _atlas_answer(scores: Mapping[str, Estimate], heads: int) -> str:
     parts.append("{role.none} have no role")
     clauses = [f"of {heads} heads {', '.join(parts)}"]
     if "random_init.role.none" in scores:
-        clauses.append("{random_init.role.none} have none with random weights")
+        clauses.append("{random_init.role.none} have none with untrained layers")
     clauses.append("{stability.role} have the same role in both halves of the texts")
     return fill_sentence("; ".join(clauses), scores)

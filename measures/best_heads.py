@@ -27,7 +27,7 @@ from attention_probing.metrics.heads import (
 )
 from attention_probing.metrics.p_values import DRAWS_OF_ROW, draws_for, holm, least_p, max_sign_flip_p, p_units
 from attention_probing.metrics.stability import choose_again, stability_columns, warn_of_choice
-from attention_probing.results import Estimate, Flags, Floats, Table, Unit
+from attention_probing.results import Estimate, Finding, Flags, Floats, Table, Unit
 from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW
 from attention_probing.results.heads import HeadNames, heads_table
@@ -317,6 +317,15 @@ def _units(heads: ChosenHeads, frame: pd.DataFrame, draws: int, permutations: in
     return units
 
 
+def note_on_p(frame: pd.DataFrame) -> str:
+    """Return how many small p-values of a table of best heads are of heads that find less than the offset."""
+    significant = frame["p_holm"] < LEVEL
+    below = int((significant & (frame["over_offset"] < 0)).sum())
+    if not below:
+        return ""
+    return f"p_holm is two-sided: of {int(significant.sum())} below .05, {below} are of heads below the offset."
+
+
 def _over_offset(heads: ChosenHeads, draws: int) -> Estimate[Floats]:
     """Return the accuracy of each group's head minus that of its offset, with intervals and p-values `[groups]`."""
     arcs = heads.scored.arcs
@@ -383,13 +392,12 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     plain = frame.index[frame["relation"] == PLAIN][0]
     start = "chosen on dev" if held_out else "chosen and scored on dev"
     text = f"{start}, head {{head}}{{again}} finds the governors of {_accuracies_text(best)}; "
-    text += "the best head with random weights {random_init}"
+    text += "the best head with untrained layers {random_init}"
     answer = _fill_row(best, text, plain)
-    tested = frame[(frame["n"] >= FEW) & ~frame["relation"].isin([ALL, PLAIN, *punctuation])]
-    tested = tested.dropna(subset="p_offset")
+    tested = _tested_relations(best, punctuation)
     if tested.empty:
         return answer
-    beat = (tested["p_holm"] < LEVEL) & (tested["over_offset"] > 0)
+    beat = _beat_offset(tested)
     text = _count_relations(tested, beat, bool(frame["relation"].isin(punctuation).any()))
     text += f" (p < .05 after Holm over {pluralize(rows, 'row')}, n ≥ {FEW})"
     top = _widest_on_dev(tested) if held_out else None
@@ -398,6 +406,38 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     relation = frame["relation"][top]
     text += f"; the widest gap on dev is in `{relation}`: head {{head}}{{again}} finds {_accuracies_text(best)}"
     return f"{answer} {_fill_row(best, text, top)}"
+
+
+def above_offset(best: Table, punctuation: Collection[str]) -> tuple[dict[str, Estimate], Finding]:
+    """Return the number of relations whose head beats the offset, and the finding of `SingleHeads`.
+
+    The number is the score `heads.above_offset`. It counts verdicts, so it has no interval. There is none if no
+    relation is tested; the finding is then the accuracy over all words.
+
+    Args:
+        best: The table `ChosenHeads.best_heads`.
+        punctuation: Relations of punctuation, which are not counted.
+    """
+    tested = _tested_relations(best, punctuation)
+    if tested.empty:
+        return {}, Finding("heads.uas", "governors that the best head finds")
+    name = "heads.above_offset"
+    number = Estimate(int(_beat_offset(tested).sum()), unit="count")
+    words = f"relations with a head above the offset (p < .05 after Holm), of {len(tested)}"
+    return {name: number}, Finding(name, words)
+
+
+def _tested_relations(best: Table, punctuation: Collection[str]) -> pd.DataFrame:
+    """Return the rows of relations of at least `FEW` words, without punctuation, whose head is tested."""
+    frame = best.frame
+    counted = frame[(frame["n"] >= FEW) & ~frame["relation"].isin([ALL, PLAIN, *punctuation])]
+    return counted.dropna(subset="p_offset")
+
+
+def _beat_offset(tested: pd.DataFrame) -> "pd.Series[bool]":
+    """Return for each row whether the head finds more than the offset, with a significant difference."""
+    # p is two-sided: without the sign, heads that are worse would count too.
+    return (tested["p_holm"] < LEVEL) & (tested["over_offset"] > 0)
 
 
 def _count_relations(tested: pd.DataFrame, beat: "pd.Series[bool]", without_punctuation: bool) -> str:

@@ -51,7 +51,7 @@ from attention_probing.metrics.stability import resampled_shares, set_overlap
 from attention_probing.metrics.statistics import Statistic
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 from attention_probing.probes.head_selection import HeadSelectionProbe
-from attention_probing.results import Bars, Estimate, Floats, Result, Table, Unit, fill_sentence, numbers
+from attention_probing.results import Bars, Estimate, Finding, Floats, Result, Table, Unit, fill_sentence, numbers
 from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import HeadNames, head_name
 from attention_probing.results.options import Positive, Several, checked
@@ -486,7 +486,21 @@ class CausalCheck(ProbeMeasure):
             audit["reference"] = f"{ablation.reference.texts} sentences of dev"
         figures = {f"causal_{name}": causal_bars(table.frame, name, score) for name, score in ablated_scores.items()}
         answer = fill_sentence(causal_answer(self.heads, table, scores), {})
-        return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)
+        tables = {"causal": table}
+        headline = tuple(scores)
+        finding = self._finding(headline)
+        return Result(
+            self.experiment, scores, tables, figures, audit, headline=headline, answer=answer, finding=finding
+        )
+
+    def _finding(self, scores: Sequence[str]) -> Finding | None:
+        """Return the change of the probe's score for the first relation that has one."""
+        for score in scores:
+            measure, _, relation = score.partition(".")
+            if measure == "probe":
+                words = f"change of the probe's accuracy on `{relation}` without its heads, against random heads"
+                return Finding(score, words, is_difference=True)
+        return None
 
     def _reasons_for_blanks(self, lone: Collection[str]) -> dict[str, str]:
         """Return the reason of each score that is left out, and of each relation whose rows are blank.

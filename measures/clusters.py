@@ -16,7 +16,18 @@ from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.distributions import HeadDistances, scaled_rows, summed_divergences
 from attention_probing.metrics.p_values import p_units
-from attention_probing.results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, fill_sentence, format_p
+from attention_probing.results import (
+    Curves,
+    Estimate,
+    Figure,
+    Finding,
+    Floats,
+    HeatMap,
+    Result,
+    Table,
+    fill_sentence,
+    format_p,
+)
 
 CLUSTERS = 8
 """Number of clusters that the tree of heads is cut into; the paper draws no borders."""
@@ -104,7 +115,8 @@ class Clusters(MapMeasure):
         figures = _figures(heads, distances, leaves_list(tree))
         answer = "{n} heads are {within_layer} apart on average within a layer, {between_layer} between layers; {test}"
         answer = fill_sentence(answer, scores, n=len(heads), test=format_p(p, scores["p"].unit))
-        return Result("clusters", scores, tables, figures, headline=tuple(scores), answer=answer)
+        finding = Finding("within_layer", "mean distance of two heads of a layer")
+        return Result("clusters", scores, tables, figures, headline=tuple(scores), answer=answer, finding=finding)
 
 
 def _pairs(heads: pd.DataFrame, distances: Floats) -> pd.DataFrame:

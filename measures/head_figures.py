@@ -138,7 +138,7 @@ def best_bars(best: Table) -> Bars | None:
     frame = table.frame
     series = {"best head": str(best.interval), "best fixed offset": "offset"}
     if frame["random_init"].notna().any():
-        series["best head, random weights"] = "random_init"
+        series["best head, untrained layers"] = "random_init"
     title = "Best single head per relation, chosen and scored on one split"
     title_says: TitlePart | None = None
     if best.interval == "test":
@@ -167,7 +167,7 @@ def stability_bars(best: Table) -> Bars | None:
         return None
     series = {"best head": rows["chosen"].astype(float).tolist()}
     if "random_init_chosen" in rows:
-        series["best head, random weights"] = rows["random_init_chosen"].astype(float).tolist()
+        series["best head, untrained layers"] = rows["random_init_chosen"].astype(float).tolist()
     return Bars(
         "Best single head per relation, chosen again on resamples of dev",
         tuple(rows["relation"] + " " + rows["head"]),

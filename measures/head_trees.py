@@ -39,7 +39,7 @@ from attention_probing.metrics.stability import (
     warn_of_choice,
 )
 from attention_probing.metrics.trees import gold_in_rooted_trees, gold_in_trees, neighbour_edges
-from attention_probing.results import Estimate, Flags, Floats, Integers, Result, Table, Unit, fill_sentence
+from attention_probing.results import Estimate, Finding, Flags, Floats, Integers, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW
 from attention_probing.results.heads import HeadNames, head_map
@@ -151,6 +151,7 @@ class HeadTrees(Measure[DependencyDataModule]):
             shares=list(ratios),
             headline=["heads.tree_uuas", "heads.rooted_tree_uuas", "right_branching.tree_uuas"],
             answer=trees_answer(best, relations),
+            finding=Finding("heads.tree_uuas", "edges in the trees of the best head"),
         )
 
     def _relations_table(self, edges: "ChosenEdges", control: "ChosenEdges | None") -> Table:

@@ -22,6 +22,7 @@ from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.stability import ChoiceStability, choose_again, warn_of_choice
 from attention_probing.results import (
     Estimate,
+    Finding,
     Floats,
     HeatMap,
     Result,
@@ -329,6 +330,7 @@ class Relations(MapMeasure):
             scores={f"{self.experiment}.{name}": score for name, score in scores.items()},
             headline=[f"{self.experiment}.{ALL_LABELS}", *(f"{self.experiment}.{name}" for name in _HEADLINE)],
             answer=answer,
+            finding=Finding(f"{self.experiment}.{ALL_LABELS}", "attention of the best head along links"),
             tables={
                 "relations": Table(frame, units),
                 "relation_heads": Table(_highest(frame), units),
@@ -622,6 +624,7 @@ class Linguistic(MapMeasure):
             scores={f"{self.experiment}.{name}": estimate for name, (_, estimate) in best.items()},
             headline=[f"{self.experiment}.{name}" for name in classes],
             answer=linguistic_answer(words, uniform),
+            finding=_finding(self.experiment, classes),
             tables={"linguistic": _table(classes, uniform, "class"), "token_to_token": _table(pairs, uniform, "pair")},
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
             audit={"absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},
@@ -691,6 +694,14 @@ def linguistic_answer(
     inputs = max(int(most.inputs) for _, most in best.values())
     text = f"on up to {inputs:,} inputs the best heads give {', '.join(parts)}"
     return fill_sentence(text, {})
+
+
+def _finding(experiment: str, classes: Mapping[str, object]) -> Finding | None:
+    """Return the attention to the first class of tokens that the segments have; None without any."""
+    if not classes:
+        return None
+    name = next(iter(classes))
+    return Finding(f"{experiment}.{name}", f"attention of the best head to {name}")
 
 
 def _words_by_class(passages: Sequence[Passage]) -> dict[str, list[int]]:

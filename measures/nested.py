@@ -25,7 +25,17 @@ from attention_probing.models import TrainedModule, recorded_gradients
 from attention_probing.models.trained import epochs_of
 from attention_probing.probes import HeadSelectionProbe, StructuralDistanceProbe, StructuralProbe
 from attention_probing.probes.frozen import MonitorMode
-from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, number_of_items, numbers
+from attention_probing.results import (
+    Bars,
+    Estimate,
+    Finding,
+    Result,
+    Table,
+    Unit,
+    fill_sentence,
+    number_of_items,
+    numbers,
+)
 from attention_probing.results.errors import UserError, pluralize
 from attention_probing.results.options import Positive, checked
 
@@ -317,6 +327,7 @@ class ControlTask(ProbeMeasure):
             ratios=ratios,
             headline=(headline, f"control.{headline}", "selectivity"),
             answer=_control_answer(headline, scores, len(items)),
+            finding=Finding("selectivity", "selectivity of the probe", is_difference=True),
             shares=shares,
         )
 
@@ -501,6 +512,7 @@ class DescriptionLength(ProbeMeasure):
             answer=fill_sentence(answer, scores, n=int(train.lengths.sum())),
             tables={"blocks": Table(blocks.drop(columns="uniform"), units, main=("portion", "bits", "bits_per_word"))},
             headline=("codelength_bits", "compression"),
+            finding=Finding("compression", "uniform code divided by the online code"),
             figures={"blocks": _block_bars(blocks)},
             audit={
                 "epochs": best.epoch,

@@ -13,7 +13,7 @@ from attention_probing.measures.pair_tasks import pair_task
 from attention_probing.metrics.draws import TAIL
 from attention_probing.metrics.pairs import are_right
 from attention_probing.metrics.shares import share_interval
-from attention_probing.results import Estimate, Floats, Result, Table, fill_sentence, format_estimate
+from attention_probing.results import Estimate, Finding, Floats, Result, Table, fill_sentence, format_estimate
 from attention_probing.results.errors import pluralize
 from attention_probing.results.sentences import clear_largest, clear_smallest
 
@@ -68,6 +68,7 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
             shares=tuple(ratios),
             headline=tuple(scores),
             answer=fill_sentence(pairs_answer(at_once, ties, masking is not None), scores, n=len(pairs)),
+            finding=Finding("pairs.accuracy", "acceptable sentences at least as probable as their pair"),
         )
 
 

@@ -17,7 +17,7 @@ from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import Means
 from attention_probing.metrics.patterns import PATTERNS, by_rules, structure
-from attention_probing.results import Bars, Estimate, Figure, Maps, Result, Table, Unit, fill_sentence, numbers
+from attention_probing.results import Bars, Estimate, Figure, Finding, Maps, Result, Table, Unit, fill_sentence, numbers
 from attention_probing.results.heads import head_name
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
@@ -149,7 +149,11 @@ class Patterns(MapMeasure):
         heads = len(tables["head_patterns"].frame)
         answer = fill_sentence(_patterns_answer(model, heads), scores, n=inputs)
         audit = {"inputs": inputs}
-        return Result(self.experiment, scores, tables, figures, audit=audit, headline=list(scores), answer=answer)
+        most = max(PATTERNS, key=lambda name: model[name].value)
+        finding = Finding(f"pattern.{most}", f"attention maps that are {PATTERN_NAMES[PATTERNS.index(most)]}")
+        return Result(
+            self.experiment, scores, tables, figures, audit=audit, headline=list(scores), answer=answer, finding=finding
+        )
 
     def _tables(self) -> dict[str, Table]:
         by_layer = []

@@ -28,7 +28,7 @@ from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.metrics.stability import resampled_shares, set_overlap
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file
-from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, numbers
+from attention_probing.results import Curves, Estimate, Figure, Finding, Floats, Result, Table, Unit, numbers
 from attention_probing.results.errors import check_names, pluralize, setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.options import Positive, checked
@@ -323,7 +323,10 @@ class Pruning(Measure[CorpusDataModule[Any]]):
         answer = fill_sentence(answer, scores, n=len(outputs))
         tables = self._tables(frame, least_p(whole.units or 0, draws))
         figures = self._figures(frame, whole)
-        return Result(self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer)
+        finding = Finding(self.task.score, f"{self.task.score} of the intact model")
+        return Result(
+            self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer, finding=finding
+        )
 
     def _tables(self, frame: pd.DataFrame, least: float) -> dict[str, Table]:
         """Return the table of the points of all curves, and that of the rankings of heads."""

@@ -17,7 +17,7 @@ from attention_probing.measures.by_head import HeadMeans, best_audit, best_head,
 from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.moments import Means
-from attention_probing.results import Estimate, Figure, Result, Table, Unit, fill_sentence, format_estimate
+from attention_probing.results import Estimate, Figure, Finding, Result, Table, Unit, fill_sentence, format_estimate
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.options import Several, checked
@@ -218,6 +218,7 @@ class RepeatedSequences(MapMeasure):
             scores={f"{self.experiment}.{role}": estimate for role, (_, estimate) in best.items()},
             headline=[f"{self.experiment}.{role}" for role in best],
             answer=fill_sentence(answer, {}),
+            finding=_finding(best),
             tables={
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
                 "repeated": Table(head_rows(scores), self.numbers.units),
@@ -225,6 +226,14 @@ class RepeatedSequences(MapMeasure):
             figures=figures,
             audit={"sequences": SEQUENCES, "tokens": self.length, **best_audit(best)},
         )
+
+
+def _finding(best: Mapping[str, object]) -> Finding | None:
+    """Return the last of the roles that were measured, mostly induction; None without any."""
+    if not best:
+        return None
+    role = list(best)[-1]
+    return Finding(f"{RepeatedSequences.experiment}.{role}", f"attention of the best head to the {role} token")
 
 
 def lookback_ratio(attention: xr.DataArray) -> xr.DataArray:

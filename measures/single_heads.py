@@ -12,7 +12,7 @@ from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.corpus import STAGES
 from attention_probing.datamodules.dependency import DependencySplit, check_arcs, check_relations, read_fields
-from attention_probing.measures.best_heads import ChosenHeads, heads_answer
+from attention_probing.measures.best_heads import ChosenHeads, above_offset, heads_answer, note_on_p
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.ensembles import ensembles_table
 from attention_probing.measures.head_figures import accuracy_maps, best_bars, example_sentences, stability_bars
@@ -136,6 +136,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         heads = self._chosen_heads(words, "given")
         control = self._chosen_heads(words, "random_init") if self.data.random_init else None
         best = keep_relations(heads.best_heads(control, self.permutations), self.relations, blank=True)
+        best = replace(best, note=note_on_p(best.frame))
         roles, role_scores = self._roles(heads, peaks["given"])
         tables = {
             "best_heads": best,
@@ -152,7 +153,9 @@ class SingleHeads(Measure[DependencyDataModule]):
             tables["no_op"], difference = no_op(heads, roles.frame, scored["delimiters"] / _SHARE)
             if difference is not None:
                 scores["no_op"] = difference
-        headline = ["heads.uas", "offset.uas"]
+        above, finding = above_offset(best, heads.scored.punctuation)
+        scores |= above
+        headline = ["heads.uas", "offset.uas", *above]
         if control is not None:
             headline.append("random_init.uas")
             scores |= _attachment_scores(control, "random_init.")
@@ -184,6 +187,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             shares=list(ratios),
             headline=headline,
             answer=heads_answer(best, heads.scored.punctuation),
+            finding=finding,
         )
 
     @property

@@ -26,6 +26,7 @@ from attention_probing.results import (
     Curves,
     Estimate,
     Figure,
+    Finding,
     Floats,
     Result,
     Table,
@@ -182,6 +183,7 @@ class Surface(MapMeasure):
         uniform = self._uniform()
         inputs = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         headline = _headline(inputs)
+        top = max((name for name in headline if name != "entropy"), key=lambda name: model[name].value)
         audit = {"inputs": inputs["first"]}
         for name in ("start", "end", "punctuation"):
             audit[f"inputs with {name}"] = inputs[name]
@@ -196,6 +198,7 @@ class Surface(MapMeasure):
             audit=audit,
             headline=[f"surface.{name}" for name in (*headline, "sink")],
             answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; entropy is {{entropy}}", model),
+            finding=Finding(f"surface.{top}", f"attention to the {_LABELS[top]}"),
         )
 
     def _sink_rates(self, level: Literal["heads", "layers", "model"]) -> Estimate[Any]:

@@ -38,6 +38,7 @@ from attention_probing.results import (
     Bars,
     Estimate,
     Figure,
+    Finding,
     Flags,
     Floats,
     HeatMap,
@@ -238,6 +239,7 @@ def evaluate_links(
         random_scored = accuracies(random.heads, random.links, units, seed=seed)
         tables["random_init.heads"] = _all_heads_table(names, random_dev, random_scored, of_scored.links, scored)
 
+    finding = Finding("antecedent.all", "antecedents that the best head finds") if has_best[0] else None
     of_best = _undefined_where(heads[best[0]], value=not has_best[0], interval=not has_best[0] or mode == "paper")
     right_choices = dict(of_scored.others)
     if has_best[0]:
@@ -252,6 +254,7 @@ def evaluate_links(
         scores=scores,
         headline=[f"{name}.all" for name in right_choices],
         answer=_answer(scores, int(of_scored.links.sum()), of_best_overall.frame, scored),
+        finding=finding,
         tables=tables,
         figures=_figures(of_best_overall, heads.value, best, has_best, names, scored) if has_best[0] else {},
         audit={

@@ -24,7 +24,13 @@ from .figures import (
     Spreads as Spreads,
     on_one_scale as on_one_scale,
 )
-from .result import Provenance as Provenance, Result as Result, free_name as free_name, merge_results as merge_results
+from .result import (
+    Finding as Finding,
+    Provenance as Provenance,
+    Result as Result,
+    free_name as free_name,
+    merge_results as merge_results,
+)
 from .sentences import (
     LEVEL as LEVEL,
     count_significant as count_significant,

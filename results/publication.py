@@ -36,6 +36,7 @@ def publish(
     limit: float | None = None,
     figures: FigureFiles = DEFAULT_FILES,
     quiet: bool = False,
+    silent: bool = False,
     console: Console | None = None,
 ) -> None:
     """Write a result into a run folder, print it, then draw its figures and make `page.html`.
@@ -49,7 +50,8 @@ def publish(
         provenance: Description of encoder and data.
         limit: Number or fraction of test batches that were read; None for all.
         figures: Files of the figures.
-        quiet: True to print only the headline scores and the folder.
+        quiet: True to print only the headline scores, warnings and the folder.
+        silent: True to print only warnings and the folder.
         console: Console that prints; None for the terminal.
 
     Raises:
@@ -61,9 +63,9 @@ def publish(
     sources = CaptionSources.from_provenance(provenance)
     result = add_sources(result, sources)
     record = write_scores(folder, result, provenance)
-    if quiet:
+    if quiet and not silent:
         print_headline(result, console)
-    else:
+    elif not silent:
         if result.answer:
             console.print(Text(result.answer, "bold"), end="\n\n")
         print_result(result, record.audit, console)

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from attention_probing.results.drawing import Canvas
 
 _FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The score that says most of what an experiment finds, for a sentence that compares it with other worlds.
+
+    Attributes:
+        score: Name of the score.
+        words: What it is, as the beginning of a sentence without its number: `selectivity of the probe`.
+        is_difference: True if the score is a difference of two numbers, so that a sentence gives points.
+    """
+
+    score: str
+    words: str
+    is_difference: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +54,11 @@ class Result:
         headline: Names of the scores that answer the question of the experiment; they are printed first.
         answer: The answer in one sentence, with its numbers, intervals, number of items and comparison; see
             `results.sentences`. It is printed before everything else. Empty if there is none.
+        finding: The score by which a null twin is compared; None for the first of the headline, under its name.
 
     Raises:
         ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file
-            name, `ratios` names a score or a column that does not exist, or `headline` names a score
+            name, `ratios` names a score or a column that does not exist, or `headline` or `finding` names a score
             that does not exist.
     """
 
@@ -56,6 +72,7 @@ class Result:
     headline: Sequence[str] = ()
     answer: str = ""
     shares: Collection[str] = ()
+    finding: Finding | None = None
 
     def __post_init__(self) -> None:
         self._check_named_scores()
@@ -79,7 +96,9 @@ class Result:
 
     def _check_named_scores(self) -> None:
         """Raise ValueError if another part names a score that does not exist."""
-        parts = {"headline": self.headline, "ratios": self.ratios, "shares": self.shares}
+        parts: dict[str, Iterable[str]] = {"headline": self.headline, "ratios": self.ratios, "shares": self.shares}
+        if self.finding is not None:
+            parts["finding"] = [self.finding.score]
         for part, names in parts.items():
             for name in names:
                 if name not in self.scores:
@@ -133,7 +152,8 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
 
     A score, table or figure keeps its name, unless an earlier result has one of the same name; then it
     becomes `<name of the result>.<name>`. A score that is equal to an earlier one of the same
-    name is left out. Entries of the audit are always renamed to `<name of the result>.<name>`.
+    name is left out. Entries of the audit are always renamed to `<name of the result>.<name>`. The finding is that of
+    the first result that has one.
 
     Args:
         experiment: Name of the merged experiment.
@@ -144,6 +164,7 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
     figures: dict[str, Figure] = {}
     audit: dict[str, object] = {}
     headline: list[str] = []
+    finding: Finding | None = None
     for name, result in results.items():
         new_names: dict[str, str] = {}
         for key, score in result.scores.items():
@@ -152,6 +173,9 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
             new_names[key] = free_name(key, name, scores)
             scores[new_names[key]] = score
         headline += [new_names[key] for key in result.headline if key in new_names]
+        if finding is None and result.finding is not None:
+            score = result.finding.score
+            finding = replace(result.finding, score=new_names.get(score, score))
         for key, table in result.tables.items():
             tables[free_name(key, name, tables)] = table
         for key, figure in result.figures.items():
@@ -159,7 +183,7 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
         for key, value in result.audit.items():
             audit[f"{name}.{key}"] = value
     answer = " ".join(result.answer for result in results.values() if result.answer)
-    return Result(experiment, scores, tables, figures, audit, headline=headline, answer=answer)
+    return Result(experiment, scores, tables, figures, audit, headline=headline, answer=answer, finding=finding)
 
 
 def _have_equal_numbers(score: Estimate, other: Estimate) -> bool:

@@ -90,8 +90,10 @@ def columns_of_p_values(table: Table) -> list[str]:
 
 def lacks_interval(table: Table) -> bool:
     """Return True if a number of the table has no interval, though others of its column may have one."""
+    units = table.unit_rows()
     for column, ends in table.intervals().items():
-        has_number = table.frame[column].notna()
+        is_count = [unit == "count" for unit in units[column]]
+        has_number = table.frame[column].notna() & ~np.array(is_count)
         if table.frame.loc[has_number, list(ends)].isna().any(axis=None):
             return True
     return False
@@ -165,11 +167,14 @@ def _p_value(value: float, *, least: bool) -> str:
 
 
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
-    """Format a number, with its interval if that is defined: `54.3 [53.5, 55.1]`; `54.3†` if it has none."""
+    """Format a number, with its interval if that is defined: `54.3 [53.5, 55.1]`; `54.3†` if it has none.
+
+    Counts have no interval anywhere, so they have no sign for it.
+    """
     first, *bounds = (format_number(value, unit, missing="") for value in values)
     if not first:
         return missing
-    if not bounds:
+    if not bounds or (unit == "count" and not any(bounds)):
         return first
     if not all(bounds):
         return f"{first}{NO_INTERVAL}"

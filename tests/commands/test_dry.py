@@ -88,7 +88,7 @@ def test_random_weights_are_a_second_encoder(line: list[str]) -> None:
     weights = once.encoder.weights
     spare = max(one.spare for one in costs.values())
     assert twice.on_device == max(once.on_device + weights, 3 * weights + spare)
-    assert "and the same with random weights" in describe(twice)["encoder"]
+    assert "and the same with untrained layers" in describe(twice)["encoder"]
 
 
 def test_weights_and_tokenizer_are_read_one_after_the_other(line: list[str]) -> None:

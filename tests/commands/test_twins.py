@@ -1,6 +1,7 @@
 """`measure --twin`: the same result of a world without the finding, beside the real one."""
 
 import json
+import re
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,15 @@ from attention_probing.commands import launch, main, measure
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.dry import predict
 from attention_probing.commands.measure import make_parser
-from attention_probing.commands.twins import add_twin, twins_of
+from attention_probing.commands.twins import TwinName, add_twins, describe_twins, twins_of
 from attention_probing.datamodules import DependencyDataModule, attention
 from attention_probing.measures import loop
-from attention_probing.results import Estimate, Result, UserError
+from attention_probing.results import Estimate, Finding, Result, UserError
 from attention_probing.results.digests import RECORD
 from attention_probing.results.reader import load
 from attention_probing.results.record import read_record
 from attention_probing.results.settings import score_settings
+from attention_probing.results.tables import format_cells, lacks_interval
 
 Options = list[str]
 
@@ -66,9 +68,16 @@ def test_twins_are_runs_of_one_other_option(
             assert whole[f"twin.{twin}.{name}"] == scores[name]
         assert scores != alone[0]
     assert whole["twin.random.offset.uas"] == whole["offset.uas"]
-    first, second = said.index("With weights drawn anew, the same is:"), said.index("With shuffled gold, the same is:")
-    assert first < second
-    assert " ".join(said.split()).count("finds the governors of") == 3
+    plain = " ".join(said.split())
+    assert plain.count("finds the governors of") == 1
+    assert re.search(r"; with redrawn weights \d[^;]*; with shuffled gold \d", plain)
+    assert [line.split()[0] for line in said.splitlines() if re.match("(best_heads|twins) *$", line)] == [
+        "twins",
+        "best_heads",
+    ]
+    folders = [str(runs / "version_0" / part) for part in ("", "twin/random", "twin/shuffled")]
+    assert [line for line in said.splitlines() if "Written to" in line] == [f"Written to {path}" for path in folders]
+    assert f"probing compare {' '.join(folders)}" in said
     assert not list(runs.rglob("state-*"))
 
     config = runs / "version_0/twin/shuffled/config.yaml"
@@ -181,23 +190,56 @@ def test_a_wrong_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unrecognized arguments: --twin random" in capsys.readouterr().err
 
 
-def some_result(**values: float) -> Result:
+def some_result(finding: Finding | None = None, **values: float) -> Result:
     scores = {name: Estimate(value, value - 0.1, value + 0.1, unit="fraction") for name, value in values.items()}
-    return Result("heads", scores, headline=list(values), answer="The real answer is 1.")
+    return Result("heads", scores, headline=list(values), answer="The real answer is 1.", finding=finding)
 
 
-def test_the_sentence_names_the_first_score_that_differs() -> None:
+def test_one_sentence_compares_the_finding_with_that_of_the_twins() -> None:
+    found = Finding("uas", "governors that the best head finds")
+    real = some_result(found, offset=0.5, uas=0.7)
+    twins: dict[TwinName, Result] = {
+        "random": some_result(offset=0.5, uas=0.2),
+        "shuffled": some_result(offset=0.5, uas=float("nan")),
+    }
+    assert add_twins(real, twins).answer == (
+        "The real answer is 1. Governors that the best head finds: 70.0 % [60.0, 80.0]; with redrawn weights 20.0 % "
+        "[10.0, 30.0]; with shuffled gold undefined."
+    )
+    gain = replace(real, finding=Finding("uas", "gain", is_difference=True))
+    assert describe_twins(gain, {"random": real}) == (
+        "Gain: +70.0 points [60.0, 80.0]; with redrawn weights +70.0 points [60.0, 80.0]."
+    )
+    assert describe_twins(real, {"random": some_result(offset=0.5)}).endswith("; with redrawn weights undefined.")
+    assert add_twins(real, {}) is real
+
+
+def test_without_a_finding_the_first_headline_score_is_compared() -> None:
     real = some_result(offset=0.5, uas=0.7)
-    both = add_twin(real, "random", some_result(offset=0.5, uas=0.2))
-    assert both.answer == "The real answer is 1. With weights drawn anew `uas` is 20.0 % [10.0, 30.0]."
-    assert both.headline == ["offset", "uas", "twin.random.uas"]
-    assert both.scores["twin.random.offset"].value == 0.5
-    same = add_twin(real, "shuffled", real)
-    assert same.answer.endswith("With shuffled gold no headline score differs.")
-    nothing = add_twin(real, "shuffled", some_result(offset=0.5, uas=float("nan")))
-    assert nothing.answer.endswith("With shuffled gold `uas` is undefined.")
-    other = replace(some_result(other=0.3), headline=["other"])
-    assert add_twin(real, "random", other).answer.endswith("no headline score differs.")
+    assert describe_twins(real, {"shuffled": some_result(offset=0.4)}).startswith("`offset`: 50.0 % [40.0, 60.0]; ")
+    bare = add_twins(Result("own", {}, answer="None."), {"random": Result("own", {})})
+    assert bare.answer == "None."
+    assert not bare.tables
+
+
+def test_the_headline_scores_stand_side_by_side() -> None:
+    real = replace(some_result(uas=0.7), scores={"uas": Estimate(0.7, 0.6, 0.8, unit="fraction", inputs=9)})
+    count = Estimate(3, unit="count")
+    real = replace(real, scores={**real.scores, "above": count}, headline=["uas", "above"])
+    both = add_twins(real, {"random": some_result(uas=0.2), "shuffled": replace(real, headline=[])})
+    table = both.tables["twins"]
+    cells = format_cells(table, missing="–")
+    assert cells == {
+        "score": ["uas", "above"],
+        "real": ["70.0 [60.0, 80.0]*", "3"],
+        "redrawn_weights": ["20.0 [10.0, 30.0]", "–"],
+        "shuffled_gold": ["70.0 [60.0, 80.0]*", "3"],
+    }
+    assert not lacks_interval(table)
+    assert table.note == "All tables of the null twins are in twin/random and twin/shuffled."
+    assert both.headline == real.headline
+    assert both.scores["twin.random.uas"].value == 0.2
+    assert "twin.random.above" not in both.scores
 
 
 def test_dry_counts_the_passes_of_twins(corpus: str, bert: Path) -> None:

@@ -121,7 +121,7 @@ def test_the_answer_names_the_three_most_frequent_roles() -> None:
         "100.0 % have the same role in both halves of the texts."
     )
     random = HeadSummary({"previous": by_head(*[0 * previous] * 3)}, {})
-    assert "; 100.0 % have none with random weights; " in atlas_of({"given": given, "random_init": random}).answer
+    assert "; 100.0 % have none with untrained layers; " in atlas_of({"given": given, "random_init": random}).answer
 
 
 def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:

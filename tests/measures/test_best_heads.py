@@ -160,14 +160,14 @@ WORDS = (
 
 def test_the_answer_is_of_all_words_and_of_the_relation_with_the_widest_gap() -> None:
     assert heads_answer(best_of("test")) == (
-        f"Chosen on dev, {WORDS}; the best head with random weights 9.4 %. In 1 of 2 relations heads beat the offset "
+        f"Chosen on dev, {WORDS}; the best head with untrained layers 9.4 %. In 1 of 2 relations heads beat the offset "
         "(p < .05 after Holm over 5 rows, n ≥ 20); the widest gap on dev is in `det`: head 3-9 finds 70.5 % "
         "[65.0, 76.1] of 241 words, the best fixed offset 35.7 % (+34.8 points [28.0, 41.0], p < .001)."
     )
     few = best_of("test", n=[19] * 5)
     assert heads_answer(few).endswith(
         " of 19 words, the best fixed offset 30.9 % (+10.0 points [9.3, 10.7], p < .001); "
-        "the best head with random weights 9.4 %."
+        "the best head with untrained layers 9.4 %."
     )
 
 

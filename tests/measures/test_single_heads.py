@@ -656,7 +656,7 @@ def test_bars_show_how_often_heads_are_chosen_again(result: Result) -> None:
     frame = result.tables["best_heads"].frame
     assert bars.categories == tuple(frame["relation"] + " " + frame["head"])
     assert bars.series["best head"] == frame["chosen"].tolist()
-    assert bars.series["best head, random weights"] == frame["random_init_chosen"].tolist()
+    assert bars.series["best head, untrained layers"] == frame["random_init_chosen"].tolist()
     assert bars.unit == "count"
     unknown = frame.assign(chosen=pd.array([None] * len(frame), dtype="Int64"))
     assert stability_bars(replace(result.tables["best_heads"], frame=unknown)) is None
