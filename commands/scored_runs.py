@@ -13,6 +13,9 @@ from attention_probing.results.reader import find_runs, read_config
 from attention_probing.results.record import Record, RecordError, compute_ratio, find_record
 from attention_probing.results.settings import seeds, settings_without_seeds
 
+OF_PREDICTIONS = ("f1", "compression")
+"""Scores whose denominators depend on the predictions, so that they differ between any two runs."""
+
 
 @dataclass(frozen=True, eq=False)
 class ScoredRun:
@@ -254,8 +257,8 @@ def list_cautions(runs: Sequence[ScoredRun]) -> list[str]:
 
     - has no config, so that it is not grouped with other seeds;
     - read other files than the first run, or other items of them, for one of the splits;
-    - has another denominator of its score than the first run in some items. F1 is exempt, because its
-        denominators depend on the predictions.
+    - has another denominator of its score than the first run in some items. F1 and the compression of a description
+        length are exempt, because their denominators depend on the predictions.
     """
     reference = runs[0]
     messages = []
@@ -269,7 +272,7 @@ def list_cautions(runs: Sequence[ScoredRun]) -> list[str]:
                 f"{' and '.join(splits)}, so their scores may differ for this reason alone"
             )
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
-        if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
+        if run.name not in OF_PREDICTIONS and differing:
             messages.append(
                 f"in {pluralize(differing, 'item')} the denominators of {run.folder} and {reference.folder} differ, so "
                 "the two scores are not over the same words or mentions"

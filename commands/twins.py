@@ -23,7 +23,7 @@ from attention_probing.results import (
     format_estimate,
     number_of_items,
 )
-from attention_probing.results.errors import UserError, setting
+from attention_probing.results.errors import UserError, list_first, setting
 from attention_probing.results.reader import TWINS
 
 TwinName = Literal["random", "shuffled"]
@@ -111,8 +111,8 @@ def _with_shuffled_gold(settings: Namespace) -> Namespace:
     kind = settings_class(CorpusDataModule, settings.data.class_path)
     if not getattr(kind, "exchanges", ""):
         raise UserError(
-            f"--twin shuffled gives items the gold of others, but {_short_name(settings.data)} has no gold. Give "
-            "--twin random."
+            f"--twin shuffled gives items the gold of others, which {_short_name(settings.data)} cannot. Give --twin "
+            "random."
         )
     twin = settings.clone()
     twin.twin = None
@@ -173,6 +173,7 @@ def _side_by_side(result: Result, twins: Mapping[TwinName, Result]) -> Table:
         worlds[COLUMNS[name]] = twin.scores
     rows = []
     units: list[Unit] = []
+    without_interval = []
     items: dict[str, list[float]] = {world: [] for world in worlds}
     for score in result.headline:
         row: dict[str, object] = {"score": score}
@@ -185,8 +186,12 @@ def _side_by_side(result: Result, twins: Mapping[TwinName, Result]) -> Table:
             items[world].append(number_of_items(estimate))
         rows.append(row)
         units.append(unit)
+        if result.scores[score].low is None and unit != "count":
+            without_interval.append(score)
     folders = " and ".join(f"{TWINS}/{name}" for name in twins)
     note = f"All tables of the null twins are in {folders}."
+    if without_interval:
+        note += f" No interval is computed of {list_first(without_interval)}."
     return Table(pd.DataFrame(rows), dict.fromkeys(worlds, units), main=("score", *worlds), note=note, items=items)
 
 

@@ -174,8 +174,8 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
             scores[new_names[key]] = score
         headline += [new_names[key] for key in result.headline if key in new_names]
         if finding is None and result.finding is not None:
-            score = result.finding.score
-            finding = replace(result.finding, score=new_names.get(score, score))
+            found = result.finding.score
+            finding = replace(result.finding, score=new_names.get(found, found))
         for key, table in result.tables.items():
             tables[free_name(key, name, tables)] = table
         for key, figure in result.figures.items():
