@@ -488,19 +488,10 @@ class CausalCheck(ProbeMeasure):
         answer = fill_sentence(causal_answer(self.heads, table, scores), {})
         tables = {"causal": table}
         headline = tuple(scores)
-        finding = self._finding(headline)
+        finding = _finding(headline)
         return Result(
             self.experiment, scores, tables, figures, audit, headline=headline, answer=answer, finding=finding
         )
-
-    def _finding(self, scores: Sequence[str]) -> Finding | None:
-        """Return the change of the probe's score for the first relation that has one."""
-        for score in scores:
-            measure, _, relation = score.partition(".")
-            if measure == "probe":
-                words = f"change of the probe's accuracy on `{relation}` without its heads, against random heads"
-                return Finding(score, words, is_difference=True)
-        return None
 
     def _reasons_for_blanks(self, lone: Collection[str]) -> dict[str, str]:
         """Return the reason of each score that is left out, and of each relation whose rows are blank.
@@ -743,6 +734,16 @@ def causal_answer(heads: int, table: Table, differences: Mapping[str, Estimate])
             parts.append(changes)
     text = f"with the {pluralize(heads, 'best head')} off, against random heads, "
     return text + ("; ".join(parts) or "no difference is defined")
+
+
+def _finding(scores: Sequence[str]) -> Finding | None:
+    """Return the change of the probe's score for the first relation that has one."""
+    for score in scores:
+        measure, _, relation = score.partition(".")
+        if measure == "probe":
+            words = f"change of the probe's accuracy on `{relation}` without its heads, against random heads"
+            return Finding(score, words, is_difference=True)
+    return None
 
 
 def causal_bars(table: pd.DataFrame, name: str, score: AblatedScore) -> Bars:
