@@ -107,7 +107,7 @@ class GrammarHeads(Measure[PairDataModule]):
         self._rows = Rows()
         self._passes = PairPasses(self.task, pairs, self.ablations, kept, self.ranks, self.device)
         self.times = self._passes.time()
-        inform(f"{self._describe_work()}: about {describe_time(self.predict_seconds())} if nothing else runs here.")
+        inform(self._describe_work())
 
     def _require_pairs(self, pairs: Sequence[MinimalPair]) -> None:
         """Raise a UserError if no paradigm has enough pairs to test a head, before any pass."""
@@ -203,24 +203,31 @@ class GrammarHeads(Measure[PairDataModule]):
         after = [log_ratios(of_sets[ablation.name, self._heads[head]]) for head in heads]
         return before[:, None] - np.stack(after, 1)
 
-    def predict_seconds(self) -> float:
-        """Return the time of all passes; every paradigm is assumed to be tested, with heads of all layers."""
+    def predict_seconds(self) -> tuple[float, float]:
+        """Return the time of the passes over all pairs, and the most that the passes after them can take.
+
+        These replace heads for the paradigms that the model is above chance in, which are not known beforehand.
+        """
         times = self.times
         tokens = self._passes.tokens(np.arange(len(self.data.splits["test"])))
         seconds = tokens * times.estimate
         if self.choose == "exact":
-            replaced = len(self._heads)
-            passes = times.intact + replaced * times.replaced_on_average
-        else:
-            replaced = min(self.shortlist, len(self._heads)) + 1 + min(self.random, self.task.heads - 1)
-            passes = times.intact + replaced / 2 * times.replaced_on_average  # half of the pairs choose, half test
-        return seconds + len(self.ablations) * tokens * passes
+            passes = times.intact + len(self._heads) * times.replaced_on_average
+            return seconds + len(self.ablations) * tokens * passes, 0.0
+        replaced = min(self.shortlist, len(self._heads)) + 1 + min(self.random, self.task.heads - 1)
+        passes = times.intact + replaced / 2 * times.replaced_on_average  # half of the pairs choose, half test
+        return seconds, len(self.ablations) * tokens * passes
 
     def _describe_work(self) -> str:
-        """Return what will be done, for the first message."""
+        """Return what will be done and how long it will take, for the first message."""
         pairs = pluralize(len(self.data.splits["test"]), "pair")
         heads = pluralize(len(self._heads), "head")
         kinds = " and ".join(ablation.name for ablation in self.ablations)
+        first, rest = map(describe_time, self.predict_seconds())
+        work = f"Effects of {heads} ({kinds}) on {pairs}, if nothing else runs here"
         if self.choose == "exact":
-            return f"Effects of {heads} ({kinds}) on {pairs}, a pass for each head"
-        return f"Effects of {heads} ({kinds}) on {pairs}, estimated by gradients; then exact ones of the largest"
+            return f"{work}: about {first}, a pass for each head."
+        return (
+            f"{work}: about {first} to estimate them; then at most {rest} to replace the largest, less if the model is "
+            "not above chance in every paradigm."
+        )
