@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention_probing.measures.best_heads import ChosenHeads, heads_answer
+from attention_probing.measures.best_heads import ChosenHeads, above_offset, heads_answer, note_on_p
 from attention_probing.metrics import p_values
 from attention_probing.metrics.attachment import Arcs
 from attention_probing.metrics.heads import Predictions
-from attention_probing.results import Table, Unit
+from attention_probing.results import Estimate, Table, Unit
 from attention_probing.results.heads import HeadNames
 from tests.measures.intervals import interval_by_hand, p_at, signed_interval_by_hand, sums_of_subsets
 from tests.resampled import choose_by_hand
@@ -169,6 +169,22 @@ def test_the_answer_is_of_all_words_and_of_the_relation_with_the_widest_gap() ->
         " of 19 words, the best fixed offset 30.9 % (+10.0 points [9.3, 10.7], p < .001); "
         "the best head with untrained layers 9.4 %."
     )
+
+
+def test_a_head_that_is_significantly_worse_than_the_offset_is_not_counted() -> None:
+    table = best_of("test")
+    scores, finding = above_offset(table, ())
+    assert scores == {"heads.above_offset": Estimate(1, unit="count")}
+    assert finding.score == "heads.above_offset"
+    assert finding.words.endswith(", of 2")
+    assert note_on_p(table.frame) == ""
+
+    worse = best_of("test", over_offset=[0.1, 0.1, -0.3, 0.1, -0.2], p_holm=[0.04, 0.06, 0.01, 0.01, 0.04])
+    scores, _ = above_offset(worse, ())
+    assert scores["heads.above_offset"].value == 1
+    assert note_on_p(worse.frame) == "p_holm is two-sided: of 4 below .05, 2 are of heads below the offset."
+    assert above_offset(worse, ("obj",))[0]["heads.above_offset"].value == 0
+    assert above_offset(worse, ("obj", "det"))[1].score == "heads.uas"
 
 
 def test_a_head_that_another_sample_would_replace_is_said_to_be_one() -> None:
