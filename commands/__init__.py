@@ -42,7 +42,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any
+from typing import Any, NoReturn
 
 from attention_probing import __version__
 
@@ -88,9 +88,17 @@ def parser_of(name: str) -> Any:  # noqa: ANN401 # jsonargparse takes long to im
     """Return the parser of the command line of a command, an ArgumentParser without options."""
     from jsonargparse import ArgumentParser
 
+    from attention_probing.results.settings import in_a_line
+
+    class CommandParser(ArgumentParser):
+        def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+            self.print_usage(sys.stderr)
+            print(f"Error: {in_a_line(message)}. {self.prog} --help says more.", file=sys.stderr)
+            self.exit(2)
+
     does = COMMANDS[name]
     description = f"{does[0].upper()}{does[1:]}."
-    return ArgumentParser(prog=f"probing {name}", description=description, formatter_class=HelpFormatter)
+    return CommandParser(prog=f"probing {name}", description=description, formatter_class=HelpFormatter)
 
 
 _LEAST = 1.5e9  # bytes; with less, libraries end in errors of any kind, or wait for ever, while they are imported
@@ -130,7 +138,7 @@ def main(words: Sequence[str]) -> int:
         if name:
             fault = f"the first word is {name}, which is no command"
         names = " | ".join(COMMANDS)
-        print(f"error: {fault}: write probing {names}, then its options; --help says more", file=sys.stderr)
+        print(f"Error: {fault}: write probing {names}, then its options; --help says more", file=sys.stderr)
         return 2
     from attention_probing.results import command
 
@@ -154,7 +162,7 @@ def _run(words: Sequence[str]) -> int:
         message = import_module(f"{__name__}.spelling").wrong_option(line)
         if message is not None:
             wait_for_the_first()
-            print(f"error: {message}", file=sys.stderr)
+            print(f"Error: {message}", file=sys.stderr)
             return 2
         with command.plain_warnings():
             return int(import_module(f"{__name__}.launch").run(line))

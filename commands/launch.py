@@ -107,7 +107,7 @@ def check(words: Sequence[str], inspect: measure.Inspect | None = None) -> str |
                 return message
             start(line, cli=cli, measuring=partial(measure.check, inspect=inspect))
     except SystemExit:  # of the command line's parser
-        return printed.getvalue().partition("error: ")[2].strip()
+        return printed.getvalue().partition("Error: ")[2].strip()
     except Exception as error:
         users_error = find_user_error(error)
         if users_error is None:

@@ -102,7 +102,7 @@ class Parser(ArgumentParser):
         if not self.exit_on_error:
             super().error(message, ex)
         wait_for_the_first()
-        sys.stderr.write(f"error: {self._file}{explain_error(message)}\n")
+        sys.stderr.write(f"Error: {self._file}{explain_error(message)}\n")
         self.exit(2)
 
     def _suggestion(self, message: str) -> str:

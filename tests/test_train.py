@@ -434,7 +434,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
         launch.start(CommandLine.from_words(["fit", f"--config={config}", *([] if arrow else [typo])]), cli=CheckedCLI)
     assert end.value.code == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: ")
+    assert told.startswith("Error: ")
     assert UNKNOWN[typo] in told
     assert len(told.splitlines()) == 1
 
@@ -452,7 +452,7 @@ def test_options_of_a_config_that_another_class_does_not_take_are_told(caplog: p
 def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     config = f"--config={CONFIGS}/demo.yaml"
     for args, message in (
-        (["fit"], "error: no model is named: give --config one of `probing --help`, or --model\n"),
+        (["fit"], "Error: no model is named: give --config one of `probing --help`, or --model\n"),
         (
             ["fit", "--model.decay=1", config],
             "'decay' is not accepted: give --config or --model first, and its arguments under `init_args`",

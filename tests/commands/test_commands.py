@@ -70,9 +70,9 @@ def test_the_help_of_a_command_has_80_columns(
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ([], "error: no command is given: write probing fit | validate | test | predict | measure | sweep | "),
-        (["--config=x", "fit"], "error: the first word is --config=x, which is no command: write probing fit"),
-        (["run"], "error: the first word is run, which is no command: write probing fit | "),
+        ([], "Error: no command is given: write probing fit | validate | test | predict | measure | sweep | "),
+        (["--config=x", "fit"], "Error: the first word is --config=x, which is no command: write probing fit"),
+        (["run"], "Error: the first word is run, which is no command: write probing fit | "),
     ],
 )
 def test_a_word_that_is_no_command_is_told(words: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:

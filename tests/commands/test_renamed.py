@@ -39,7 +39,7 @@ def test_the_command_line_says_the_new_name(capsys: pytest.CaptureFixture[str]) 
         "data (DependencyDataModule): --data.max_sentences is now --data.batch_size, the size of a training batch. To "
         "read fewer sentences, give --data.limit."
     )
-    assert capsys.readouterr().err == f"error: {message}\n"
+    assert capsys.readouterr().err == f"Error: {message}\n"
     assert launch.check(["fit", "demo", "--data.max_sentences", "20"]) == message  # as for the row of a plan
 
 

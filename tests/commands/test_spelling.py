@@ -78,7 +78,7 @@ def test_a_wrong_option_is_told_as_the_parser_tells_it(
 ) -> None:
     assert commands.main(words.split()) == 2
     early = capsys.readouterr().err
-    assert early.startswith("error: ")
+    assert early.startswith("Error: ")
     assert message in early
     with pytest.raises(SystemExit, match="2"):
         launch.main(words.split())
@@ -97,7 +97,7 @@ def test_a_model_of_another_command_is_told_as_the_parser_tells_it(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.main(words.split()) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+    assert capsys.readouterr().err == f"Error: {message}\n"
     with pytest.raises(SystemExit, match="2"):
         launch.main(words.split())
     assert message in capsys.readouterr().err
