@@ -15,8 +15,8 @@ from benchmarks.harness import Report, Settings, alternate, command
 FIRST_BATCH = """
 import os, sys
 from attention_probing import commands
-from attention_probing.measures import contract
-contract.track = lambda *_, **__: os._exit(0)
+from attention_probing.measures import loop
+loop._batches = lambda *_: os._exit(0)
 commands.main(sys.argv[1:])
 """
 """A program that runs a command line up to the loop over batches."""

@@ -224,12 +224,13 @@ def check(line: CommandLine, inspect: Inspect | None = None) -> None:
 
 
 def refuse_unfit(objects: Any) -> None:  # noqa: ANN401 # a namespace
-    """Raise UserError if the data are of another class than the measurement reads, or lack a file.
+    """Raise UserError if the data are of another class than the measurement reads, unfit for it, or lack a file.
 
     Also if the class of the measurement is not complete.
     """
     check_measurement(objects.model)
     data_for(type(objects.model).__name__, objects.model.takes, objects.data)
+    objects.model.check_data(objects.data)
     for absent in objects.data.absent(("test",)):
         raise absent
 

@@ -26,6 +26,7 @@ from attention_probing.measures.head_sets import (
     make_ablation,
     random_sets,
 )
+from attention_probing.measures.pair_tasks import MaskedPairs
 from attention_probing.measures.task import Task
 from attention_probing.measures.task_loading import data_of_checkpoint, draw_texts, has_split, load_task
 from attention_probing.metrics.differences import against_random_draws, difference, with_interval_and_p
@@ -144,14 +145,23 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
     def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
         return data_of_checkpoint(arguments, given)
 
-    def begin(self) -> None:
-        self.task = load_task(type(self).__name__, self.checkpoint, self.data, self.device, self.seed)
-        if "patch" in self.kinds and self.task.lacks_partners:
+    def check_data(self, data: CorpusDataModule[Any]) -> None:
+        if not isinstance(data, PairDataModule):
+            self._refuse_patch("the data are no minimal pairs")
+
+    def _refuse_patch(self, reason: str) -> None:
+        """Raise a UserError if `patch` is among the kinds, with the reason why it is not possible."""
+        if "patch" in self.kinds:
             raise UserError(
                 "The kind of ablation `patch` takes the outputs of heads from the other sentence of a minimal pair, "
-                f"but {self.task.lacks_partners}. Leave it out of {setting('model.kinds')}, or name a decoder and "
-                f"minimal pairs: {setting('data', 'PairDataModule')}."
+                f"but {reason}. Leave it out of {setting('model.kinds')}, or name a decoder and minimal pairs: "
+                f"{setting('data', 'PairDataModule')}."
             )
+
+    def begin(self) -> None:
+        self.task = load_task(type(self).__name__, self.checkpoint, self.data, self.device, self.seed)
+        if isinstance(self.task, MaskedPairs):  # it reads other texts for each sentence of a pair
+            self._refuse_patch("a masked language model reads a sentence once for each of its tokens")
         self.head_sets = self._make_head_sets()
         self.ablations = self._make_ablations()
         sets: list[Heads] = []
@@ -203,7 +213,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         return draw_texts(self.task, self.data, "dev", REFERENCES, self.seed)
 
     def update(self, batch: TextBatch | SegmentBatch | PairBatch) -> None:
-        self._outputs.add(batch)
+        self._outputs.add(batch, self.advance)
 
     def result(self) -> Result:
         outputs = self._outputs.take()

@@ -1,7 +1,7 @@
 """The contract of a measurement."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self
 
@@ -36,6 +36,8 @@ class Measure(nn.Module, Generic[Data]):
         ranks: Rank of this process, and number of processes.
         kept: Folder in which trained models and numbers are kept while the measurement runs; None keeps none. It is
             named by the command; what depends on files is kept in `kept_folder`.
+        advance: Function that an `update` of many passes may call with the share of its batch that it has just
+            finished, so that the progress of the loop goes on; by default it does nothing.
     """
 
     experiment: ClassVar[str]
@@ -49,6 +51,7 @@ class Measure(nn.Module, Generic[Data]):
         self.device = torch.device("cpu")
         self.ranks = Ranks()
         self.kept: Path | None = None
+        self.advance: Callable[[float], None] = ignore
 
     @classmethod
     def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
@@ -66,6 +69,13 @@ class Measure(nn.Module, Generic[Data]):
         provenance = data.provenance
         content = json.dumps([provenance.encoder, provenance.data], sort_keys=True, default=str)
         return self.kept / digest(content.encode())[:16]
+
+    def check_data(self, data: CorpusDataModule[Any]) -> None:
+        """Check what can be told of a datamodule before it reads anything; by default nothing.
+
+        Raises:
+            UserError: The measurement cannot be made on such data.
+        """
 
     def begin(self) -> None:
         """Check the data, create metrics, load models and train those that must be trained.
@@ -86,6 +96,10 @@ class Measure(nn.Module, Generic[Data]):
         Every process must take the rows and sums of every metric, because these gather from all processes.
         """
         raise NotImplementedError
+
+
+def ignore(share: float) -> None:
+    """Do nothing with a share of a batch: outside of a loop nobody shows progress."""
 
 
 def check_measurement(measurement: Measure[Any]) -> None:

@@ -15,6 +15,7 @@ from attention_probing.attention.ablation import Ablation, Kind, ReferenceOutput
 from attention_probing.attention.heads import Head, Heads
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import PairBatch, SegmentBatch, TextBatch
+from attention_probing.measures.contract import ignore
 from attention_probing.measures.task import Task
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.classification import mostly_one_label
@@ -46,13 +47,21 @@ class AblatedOutputs:
         self._split = split
         self._rows = Rows()
 
-    def add(self, batch: TextBatch | SegmentBatch | PairBatch) -> None:
-        """Run the model on the texts of a batch, and add its outputs."""
+    def add(self, batch: TextBatch | SegmentBatch | PairBatch, advance: Callable[[float], None] = ignore) -> None:
+        """Run the model on the texts of a batch, and add its outputs.
+
+        Args:
+            batch: The batch.
+            advance: Function that is called with each share of the batch that is finished; see `Measure.advance`.
+        """
         if isinstance(batch, TextBatch) and batch.split != self._split:
             return
-        if len(batch.index):
-            outputs = self._task.rows(self._task.inputs(batch), self._sets)
-            self._rows.add(batch.index, **outputs)
+        if not len(batch.index):
+            return
+        inputs = self._task.inputs(batch)
+        passes = len(inputs["input_ids"]) * sum(map(len, self._sets.values()))
+        self._task.ablated_model.finished = lambda number: advance(number / passes)
+        self._rows.add(batch.index, **self._task.rows(inputs, self._sets))
 
     def take(self) -> "TaskOutputs":
         """Return the outputs for the texts of all devices; every process must call it."""

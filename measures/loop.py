@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
 import torch
-from rich.progress import track
+from rich.progress import Progress as Bar
 from torch.utils.data import DataLoader
 
 from attention_probing.attention import Encoder, EncoderSpec
@@ -18,7 +18,7 @@ from attention_probing.datamodules import CorpusDataModule, TextDataModule
 from attention_probing.datamodules.batches import Ranks
 from attention_probing.datamodules.corpus import data_for
 from attention_probing.measures.attention_analyses import AttentionAnalyses
-from attention_probing.measures.contract import MapMeasure, Measure, check_measurement
+from attention_probing.measures.contract import MapMeasure, Measure, check_measurement, ignore
 from attention_probing.measures.devices import OneProcess
 from attention_probing.models.checkpoints import datamodule_from
 from attention_probing.results import Result
@@ -146,6 +146,7 @@ def run_measurement(
 def begin_measurement(measurement: Measure[Any], data: CorpusDataModule[Any], devices: "Fabric | OneProcess") -> None:
     """Set up the data on the devices, and begin a measurement."""
     measurement.data = data_for(type(measurement).__name__, measurement.takes, data)
+    measurement.check_data(data)
     measurement.device = devices.device
     measurement.ranks = Ranks(devices.global_rank, devices.world_size)
     data.place(measurement.ranks, measurement.device)
@@ -182,14 +183,45 @@ def _read_batches(
     loaders = data.test_dataloader()
     limits = [_batches_to_read(loader, limit) for loader in loaders]
     total = None if None in limits else sum(filter(None, limits))
-    progress = Progress("Measuring, batches", total or math.inf, "" if total else STREAMED)
-    title = "Measuring" if total else f"Measuring; {STREAMED}"
-    with torch.inference_mode(), devices.autocast():
-        for batch in track(_batches(loaders, limits), title, total, disable=not bar):
+    progress = _BatchProgress(total, bar=bar)
+    measurement.advance = progress.advance
+    with torch.inference_mode(), devices.autocast(), progress.bar:
+        for batch in _batches(loaders, limits):
             measurement.update(batch.to(devices.device))
-            if not bar:
-                progress.advance()
+            progress.end_batch()
+    measurement.advance = ignore
     return_free_memory()  # of the forward passes, which the statistics do not need
+
+
+class _BatchProgress:
+    """Progress over batches, which is shown as a bar, or logged; a batch may be finished in parts.
+
+    Args:
+        total: Number of batches; None if it is not known.
+        bar: True for a bar.
+    """
+
+    def __init__(self, total: int | None, *, bar: bool) -> None:
+        title = "Measuring" if total else f"Measuring; {STREAMED}"
+        self.bar = Bar(disable=not bar)
+        self._task = self.bar.add_task(title, total=total)
+        self._lines = Progress("Measuring, batches", total or math.inf, "" if total else STREAMED)
+        self._is_shown = bar
+        self._share = 0.0  # of the batch
+
+    def advance(self, share: float) -> None:
+        """Add a share of the batch that is finished."""
+        share = min(share, 1 - self._share)
+        self._share += share
+        if self._is_shown:
+            self.bar.advance(self._task, share)
+        else:
+            self._lines.advance(share)
+
+    def end_batch(self) -> None:
+        """Add what is left of the batch."""
+        self.advance(1 - self._share)
+        self._share = 0.0
 
 
 def _batches(loaders: Sequence[DataLoader[Any]], limits: Sequence[int | None]) -> Iterator[Any]:

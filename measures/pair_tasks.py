@@ -132,8 +132,6 @@ class MinimalPairs(PairTask):
         UserError: The decoder's files hold no head for language modelling.
     """
 
-    lacks_partners = ""
-
     def __init__(self, split: PairSplit) -> None:
         if split.masking is not None:
             raise TypeError("MinimalPairs is for decoders, MaskedPairs for other encoders: call pair_task.")
@@ -209,8 +207,6 @@ class MaskedPairs(PairTask):
     Raises:
         UserError: The files hold no such head, or the tokenizer has no mask token.
     """
-
-    lacks_partners = "a masked language model reads a sentence once for each of its tokens"  # with others masked
 
     def __init__(self, split: PairSplit) -> None:
         if split.masking is None:

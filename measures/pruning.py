@@ -285,7 +285,7 @@ class Pruning(Measure[CorpusDataModule[Any]]):
         return order
 
     def update(self, batch: TextBatch) -> None:
-        self._outputs.add(batch)
+        self._outputs.add(batch, self.advance)
 
     def result(self) -> Result:
         outputs = self._outputs.take()

@@ -62,7 +62,6 @@ class Task(ABC):
         loss_unit: Unit of the losses.
         lower_is_better: True if the score is a loss.
         noun: What is scored, in the plural.
-        lacks_partners: Reason why no text has another one, whose outputs the ablation `patch` takes; empty if each has.
     """
 
     name: str
@@ -77,7 +76,6 @@ class Task(ABC):
     loss_unit: Unit = "nats"
     lower_is_better: ClassVar[bool] = False
     noun: ClassVar[str] = "texts"
-    lacks_partners: ClassVar[str] = "the data are no minimal pairs"
 
     @abstractmethod
     def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own

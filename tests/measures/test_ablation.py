@@ -202,6 +202,17 @@ def test_what_cannot_be_ablated_is_refused(
         scored(HeadAblation(**{"checkpoint": str(checkpoint), **options}), data)
 
 
+def test_patch_is_refused_before_texts_are_read(
+    checkpoint: Path, data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(stage: str) -> None:
+        raise AssertionError(f"the texts are read for {stage}")
+
+    monkeypatch.setattr(data, "setup", read)
+    with pytest.raises(UserError, match=r"name a decoder and minimal pairs: `?PairDataModule"):
+        measure(data, measurements=HeadAblation(str(checkpoint), kinds=["patch"]))
+
+
 MICHEL = CONFIGS / "michel2019"
 LABELS = torch.tensor([0, 1, 1])
 
