@@ -29,11 +29,12 @@ from attention_probing.metrics.p_values import draws_for, least_p
 from attention_probing.metrics.refits import FittedNumber
 from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.metrics.statistics import proportion
-from attention_probing.results import Bars, Estimate, Figure, Finding, Flags, Floats, Integers, Result, Table, Unit
+from attention_probing.results import FEW, Bars, Estimate, Figure, Finding, Flags, Floats, Integers, Result, Table, Unit
 from attention_probing.results.errors import list_first, pluralize
 from attention_probing.results.heads import head_map
 from attention_probing.results.progress import warn
 from attention_probing.results.sentences import LEVEL, fill_sentence, format_difference
+from attention_probing.results.tables import NO_INTERVAL
 
 CONFIDENCE = "confidence"
 LENGTH = "length"
@@ -329,7 +330,9 @@ class Comparison:
         )
         if PARADIGM in self.numbers:
             predictors += ", the paradigm with {paradigm.auroc}"
-        parts = ["of {n} decisions {errors} are wrong", predictors]
+        star = "*" if 0 < self.errors < FEW else ""
+        verb = "is" if self.errors == 1 else "are"
+        parts = [f"of {{n}} decisions {self.errors:,}{star} {verb} wrong", predictors]
         gain = self.gain.difference
         if not np.isnan(gain.value):
             compared = "both together differ from the confidence alone"
@@ -346,7 +349,7 @@ class Comparison:
             parts.append(f"{finding}: {_verdict(gain, over_random)}")
         if RANDOM in self.numbers:
             parts.append("the attention of random weights reaches {random_weights.auroc}")
-        answer = fill_sentence("; ".join(parts), scores, n=self.decisions, errors=self.errors)
+        answer = fill_sentence("; ".join(parts), scores, n=self.decisions)
         if reasons:
             answer = f"{answer} AUROC is undefined: {'; '.join(reasons)}."
         return answer
@@ -427,11 +430,15 @@ def errors_table(comparisons: Mapping[str, Comparison], noun: str = "texts") -> 
             )
             units.append(contrast.p_unit)
     main = ["predictor", "auroc", "minus_confidence", "p_holm", "n"]
+    if any(0 in comparison.chosen.values() for comparison in comparisons.values()):
+        main.insert(2, "chosen")
     if len(comparisons) > 1:
         main = ["variant", *main]
     of_columns: dict[str, Unit | Sequence[Unit]] = {"auroc": "fraction", "minus_confidence": "fraction"}
     of_columns |= {"chosen": "count", "p": units, "p_holm": units}
     note = "n counts the errors. AUROC is the probability that an error ranks above a right decision; 50 is chance."
+    if any(0 in comparison.chosen.values() for comparison in comparisons.values()):
+        note += f" With 0 in `chosen` the regression chose no feature, so its AUROC is 50{NO_INTERVAL}."
     return Table(pd.DataFrame(rows), of_columns, interval="auroc", main=tuple(main), note=note)
 
 
@@ -460,7 +467,11 @@ def heads_table(tested: Sequence[FittedErrors]) -> Table | None:
     main = ["head", "feature", "coefficient", "halves"]
     if len(tested) > 1:
         main = ["checkpoint", *main]
-    return Table(pd.DataFrame(rows), {"coefficient": "ratio", "halves": "fraction"}, main=tuple(main))
+    note = (
+        "coefficient: of the standardised feature, above 0 if it is higher in errors. halves: share of the fits to "
+        "random halves of the fitted data that choose the feature."
+    )
+    return Table(pd.DataFrame(rows), {"coefficient": "ratio", "halves": "fraction"}, main=tuple(main), note=note)
 
 
 def report_errors(
