@@ -1,6 +1,7 @@
 """Accuracy of a language model on minimal pairs, by paradigm and field (Warstadt et al. 2020, BLiMP, TACL 8)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,8 @@ from attention_probing.metrics.shares import share_interval
 from attention_probing.results import Estimate, Finding, Floats, Result, Table, fill_sentence, format_estimate
 from attention_probing.results.errors import pluralize
 from attention_probing.results.sentences import clear_largest, clear_smallest
+
+_OF_EACH = "Intervals are of each field alone; those of fields in the answer hold for all fields at once."
 
 
 class MinimalPairAccuracy(Measure[PairDataModule]):
@@ -37,7 +40,7 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
         self._outputs = AblatedOutputs(self.task, {Ablation("zero"): [WHOLE]})  # the model is run once, intact
 
     def update(self, batch: PairBatch) -> None:
-        self._outputs.add(batch)
+        self._outputs.add(batch, self.advance)
 
     def result(self) -> Result:
         outputs = self._outputs.take()
@@ -46,10 +49,14 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
         scores = {"pairs.accuracy": _accuracy(outputs)}
         for field, of_field in fields.items():
             scores[f"pairs.{field}.accuracy"] = _accuracy(of_field)
-        tables = {
-            "paradigms": _table(outputs, pairs, ["paradigm", "field"], ()),
-            "fields": _table(outputs, pairs, ["field"], ("field", "n", "accuracy")),
-        }
+        # One field has the accuracy of all pairs: its paradigms are printed in its place.
+        columns = ("n", "accuracy")
+        has_fields = len(fields) > 1
+        of_fields = _table(outputs, pairs, ["field"], ("field", *columns) if has_fields else ())
+        of_paradigms = _table(outputs, pairs, ["paradigm", "field"], () if has_fields else ("paradigm", *columns))
+        if has_fields:
+            of_fields = replace(of_fields, note=_OF_EACH)
+        tables = {"paradigms": of_paradigms, "fields": of_fields}
         items, ratios = _items(outputs, pairs)
         at_once = {field: _accuracy_at_once(of_field, len(fields)) for field, of_field in fields.items()}
         ties = int(tables["fields"].frame["ties"].sum())
@@ -66,7 +73,7 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
             items=items,
             ratios=ratios,
             shares=tuple(ratios),
-            headline=tuple(scores),
+            headline=["pairs.accuracy"],
             answer=fill_sentence(pairs_answer(at_once, ties, masking is not None), scores, n=len(pairs)),
             finding=Finding("pairs.accuracy", "acceptable sentences at least as probable as their pair"),
         )

@@ -83,6 +83,7 @@ _LABELS = {
     "next": "next token",
     "self": "the token itself",
 }
+_OF_EACH = "Intervals are of each number alone; those of shares in the answer hold for all kinds of tokens and layers."
 _FIRST = STATISTICS.index("first")
 _SINK = STATISTICS.index("sink")
 
@@ -192,7 +193,7 @@ class Surface(MapMeasure):
             scores={f"surface.{name}": model[name] for name in PLAIN},
             tables={
                 "surface": _head_table(heads, uniform),
-                "layers": Table(head_rows(layers), UNITS, main=("layer", *headline, "sink")),
+                "layers": Table(head_rows(layers), UNITS, main=("layer", *headline, "sink"), note=_OF_EACH),
             },
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
             audit=audit,

@@ -34,6 +34,7 @@ from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.measures.pairs import _accuracy_at_once, pairs_answer
 from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, Result, UserError
+from attention_probing.results.progress import Progress
 from studies.planted_agreement import AgreementModel, Paradigm, agreement_model, write_agreement_pairs
 from tests.attention.test_ablation import slow_partner
 from tests.measures.heads_off import off, patched, scaled, seeing
@@ -341,6 +342,22 @@ def test_scaled_and_patched_heads_are_those_of_a_loop(tmp_path: Path) -> None:
         if differing:
             can_change += len(good) + len(bad) - 2 * (differing[0] + 1)
     assert found.audit["tokens_patch_can_change"] == f"{can_change} of {predicted}"
+
+
+def test_the_shares_of_a_batch_that_are_finished_are_one_in_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of many heads takes long: each part of it moves the progress on."""
+    language_model("gpt2", tmp_path / "model")
+    shares: list[float] = []
+    monkeypatch.setattr(Progress, "advance", lambda _, amount=1.0: shares.append(amount))
+    monkeypatch.setattr("attention_probing.attention.ablation.pieces_at_once", lambda *_: 0)
+    data = data_of(tmp_path, some_pairs())
+    scored(HeadAblation(kinds=["zero", "patch"], layers=False), data)
+    [loader] = data.test_dataloader()
+    of_loop = shares[: shares.index(1.0)]  # before the scores, which count heads
+    assert sum(of_loop) == pytest.approx(len(loader))
+    assert len(of_loop) > 16 * len(loader)  # one for each kind and head
 
 
 def test_a_masked_language_model_is_not_patched(tmp_path: Path) -> None:
