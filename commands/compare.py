@@ -162,7 +162,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
         for note in _describe_group(group, first):
             console.print(Text(note), soft_wrap=True)
     for caution in cautions:
-        console.print(Text(f"Warning: {caution}", "yellow"), soft_wrap=True)
+        console.print(Text(f"Warning: {caution}", "yellow"))
     if options.json is not None:
         options.json.write_text(_format_json(table, groups, cautions), encoding="utf-8")
         console.print(Text(f"Written to {options.json}"), soft_wrap=True)

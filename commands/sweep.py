@@ -286,7 +286,7 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     console.print(Text(LEGEND))
     warnings += [f"{name}: {fault}" for name, fault in unwritten.items()]
     for warning in warnings:
-        console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
+        console.print(Text(f"Warning: {warning}", "yellow"))
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
     console.print(Text(_count_runs(sweeper)))

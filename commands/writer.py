@@ -56,7 +56,7 @@ class ResultWriter(Callback):
         result = getattr(pl_module, "result", None)
         if result is None:
             unwritten = f"Warning: {type(pl_module).__name__} has no result after its test, so nothing is written"
-            console.print(Text(unwritten, "yellow"), soft_wrap=True)
+            console.print(Text(unwritten, "yellow"))
             return
         if trainer.progress_bar_callback is not None:  # otherwise its last line would be below what is printed
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
@@ -74,4 +74,4 @@ class ResultWriter(Callback):
         )
         if provenance is None:  # a datamodule of the user's own
             unknown = f"Warning: {type(datamodule).__name__} has no `provenance`: results.json lacks encoder and data"
-            console.print(Text(unknown, "yellow"), soft_wrap=True)
+            console.print(Text(unknown, "yellow"))

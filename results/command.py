@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attention_probing.results.errors import UserError, command_line
+from attention_probing.results.progress import wrap
 
 
 def print_fault(fault: BaseException) -> None:
@@ -23,13 +24,13 @@ def print_fault(fault: BaseException) -> None:
 
 
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
-    """Return a warning of Python in one line, without the place in the program."""
-    return f"Warning: {message}\n"
+    """Return a warning of Python without the place in the program."""
+    return wrap(f"Warning: {message}") + "\n"
 
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Within the block, print warnings of Python in one line, without the place in the program."""
+    """Within the block, print warnings of Python as all messages are, without the place in the program."""
     of_python = warnings.formatwarning
     warnings.formatwarning = _format_warning
     try:

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from datetime import timedelta
 from typing import TextIO
 
 from lightning_utilities.core.rank_zero import rank_zero_only
+from rich.console import Console
 
 from attention_probing.results.settings import PACKAGE
 
@@ -26,6 +28,18 @@ _notes = logging.getLogger(f"{PACKAGE}.notes")
 _log = logging.getLogger(f"{PACKAGE}.progress")
 
 
+def wrap(message: str) -> str:
+    """Return a message in lines as wide as the terminal, as answers are printed; in a pipe 80 characters or $COLUMNS.
+
+    A longer word, such as a path, stays whole.
+    """
+    width = Console(stderr=True).width
+    lines = []
+    for line in message.splitlines():
+        lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
+    return "\n".join(lines)
+
+
 class _Terminal(logging.StreamHandler[TextIO]):
     """Handler that prints to standard error, unless the program of a user has handlers of its own."""
 
@@ -35,6 +49,12 @@ class _Terminal(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override] # as it is now, which a notebook or a test replaces
         return sys.stderr
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = super().format(record)
+        if record.levelno >= logging.WARNING:
+            message = f"Warning: {message}"
+        return wrap(message)
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -135,7 +155,7 @@ class Progress:
         """
         self._done += amount
         now = time.monotonic()
-        if now < self._next or self._done >= self._total:
+        if now < self._next or self._done >= self._total * (1 - 1e-9):  # a sum of shares of a batch is not exact
             return
         self._next = now + EVERY
         passed = now - self._began

@@ -75,7 +75,7 @@ def publish(
         warnings.append(f"the scores are of some test batches only: --trainer.limit_test_batches {limit}")
     warnings += cast("list[str]", result.audit.get("warnings", []))
     for warning in warnings:
-        console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
+        console.print(Text(f"Warning: {warning}", "yellow"))
     console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
@@ -110,17 +110,19 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         console.print(Text(audit_text(audit)))
     few = list_few(result.scores, result.tables)
     if few:
-        warning = f"Warning: fewer than {FEW} items, marked * where printed: {list_first(few)}. Such intervals are wide"
-        console.print(Text(warning, "yellow"), soft_wrap=True)
+        warning = (
+            f"Warning: fewer than {FEW} items, marked * where printed: {list_first(few)}. Such intervals are wide."
+        )
+        console.print(Text(warning, "yellow"))
     console.print(Text(LEGEND))
     if _lacks_intervals(main, scores):
         console.print(Text(f"{NO_INTERVAL} {WHY_NO_INTERVAL}."))
     more = []
     if other_scores:
         more.append(f"{pluralize(other_scores, 'score')} in {RECORD}")
-    other_tables = len(result.tables) - len(main)
+    other_tables = [f"{name}.csv" for name in result.tables if name not in main]
     if other_tables:
-        more.append(f"{pluralize(other_tables, 'table')} in {TABLES_FOLDER}/")
+        more.append(f"{list_first(other_tables)} in {TABLES_FOLDER}/")
     if more:
         console.print(Text(f"More: {', '.join(more)}."))
 

@@ -33,7 +33,7 @@ def test_a_command_ends_with_a_code_and_one_line(
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_is_one_line_without_the_place_in_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_is_without_the_place_in_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     def main(args: Sequence[str]) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = lambda *given: print(warnings.formatwarning(*given[:4]), end="", file=sys.stderr)

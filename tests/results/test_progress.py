@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from attention_probing.models.progress import ProgressLines
-from attention_probing.results.progress import Progress
+from attention_probing.results.progress import Progress, wrap
 
 
 @pytest.fixture
@@ -53,6 +53,19 @@ def test_what_has_no_total_says_why_and_a_bound_is_called_one(
         "Training, batches: 250 of at most 1,000 (25%) in 0:00:40, 6.25 a second, at most 0:02:00 to go: early "
         "stopping may end it before.",
     ]
+
+
+def test_messages_are_as_wide_as_the_terminal_and_a_path_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/a/very/long/path/of/a/model/that/is/longer/than/a/line"
+    record = logging.LogRecord(
+        "attention_probing", logging.WARNING, "", 0, f"No unit is known of {path}. See it.", None, None
+    )
+    [handler] = logging.getLogger("attention_probing").handlers
+    assert handler.format(record).splitlines() == ["Warning: No unit is known of", f"{path}.", "See it."]
+    record.levelno = logging.INFO
+    assert handler.format(record).startswith("No unit is known of\n/a/very")
+    assert wrap("[unused1] is short") == "[unused1] is short"
 
 
 def test_a_total_is_left_out_only_with_a_reason() -> None:

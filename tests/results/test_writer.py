@@ -242,9 +242,9 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [line.split() for line in scores.splitlines()[3:]] == [["uas", "30.0", "[25.0,", "35.0]"]]
     assert end.splitlines() == [
         "Audit: data: too_long 1; range_rows [3, 4]; too_long 2; 1 count that is 0.",
-        "Warning: fewer than 20 items, marked * where printed: 3 rows of relations.csv. Such intervals are wide",
+        "Warning: fewer than 20 items, marked * where printed: 3 rows of relations.csv. Such intervals are wide.",
         LEGEND,
-        "More: 2 scores in results.json, 1 table in tables/.",
+        "More: 2 scores in results.json, others.csv in tables/.",
         f"Written to {tmp_path}",
     ]
 
