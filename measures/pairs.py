@@ -49,13 +49,13 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
         scores = {"pairs.accuracy": _accuracy(outputs)}
         for field, of_field in fields.items():
             scores[f"pairs.{field}.accuracy"] = _accuracy(of_field)
-        # One field has the accuracy of all pairs: its paradigms are printed in its place.
-        columns = ("n", "accuracy")
-        has_fields = len(fields) > 1
-        of_fields = _table(outputs, pairs, ["field"], ("field", *columns) if has_fields else ())
-        of_paradigms = _table(outputs, pairs, ["paradigm", "field"], () if has_fields else ("paradigm", *columns))
-        if has_fields:
-            of_fields = replace(of_fields, note=_OF_EACH)
+        of_paradigms = _table(outputs, pairs, ["paradigm", "field"])
+        of_fields = _table(outputs, pairs, ["field"])
+        # One field, or one paradigm, has the accuracy of all pairs, which is printed anyway.
+        if len(fields) > 1:
+            of_fields = replace(of_fields, main=("field", "n", "accuracy"), note=_OF_EACH)
+        elif len(of_paradigms.frame) > 1:
+            of_paradigms = replace(of_paradigms, main=("paradigm", "n", "accuracy"))
         tables = {"paradigms": of_paradigms, "fields": of_fields}
         items, ratios = _items(outputs, pairs)
         at_once = {field: _accuracy_at_once(of_field, len(fields)) for field, of_field in fields.items()}
@@ -79,14 +79,13 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
         )
 
 
-def _table(outputs: TaskOutputs, pairs: pd.DataFrame, labels: Sequence[str], main: Sequence[str]) -> Table:
+def _table(outputs: TaskOutputs, pairs: pd.DataFrame, labels: Sequence[str]) -> Table:
     """Return the accuracy and the ties of each group of pairs that have the same labels.
 
     Args:
         outputs: Log-probabilities of all pairs.
         pairs: Columns of `corpora.pairs.Pair`.
         labels: Columns whose values make the groups.
-        main: Columns that are printed; none for a table that is not.
     """
     rows = []
     for values, of_group in pairs.groupby(list(labels)):
@@ -95,7 +94,7 @@ def _table(outputs: TaskOutputs, pairs: pd.DataFrame, labels: Sequence[str], mai
         row = dict(zip(labels, values, strict=True))
         rows.append({**row, "n": len(group), **_accuracy(group).columns("accuracy"), "ties": int((good == bad).sum())})
     frame = pd.DataFrame(rows).sort_values(list(labels)[::-1], ignore_index=True)
-    return Table(frame, {"accuracy": "fraction"}, main=main)
+    return Table(frame, {"accuracy": "fraction"})
 
 
 def _items(outputs: TaskOutputs, pairs: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:

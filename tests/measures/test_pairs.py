@@ -639,3 +639,24 @@ def test_the_accuracy_of_a_real_model_is_that_of_the_harness(
     assert items_of(found)["right"].tolist() == right
     assert found.numbers["pairs.accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
     assert found.audit["ties"] == 1
+
+
+@pytest.mark.parametrize(
+    ("paradigms", "fields", "printed"),
+    [
+        (["a", "b"], ["syntax", "semantics"], {"fields"}),
+        (["a", "b"], ["syntax", "syntax"], {"paradigms"}),
+        (["a", "a"], ["syntax", "syntax"], set()),
+    ],
+)
+def test_an_accuracy_is_printed_once(
+    paradigms: list[str], fields: list[str], printed: set[str], tmp_path: Path
+) -> None:
+    """A table of one row would have the accuracy of all pairs again."""
+    language_model("gpt2", tmp_path / "model")
+    rows = some_pairs(8)
+    rows = [(paradigms[place % 2], fields[place % 2], *row[2:]) for place, row in enumerate(rows)]
+    found = scored(MinimalPairAccuracy(), data_of(tmp_path, rows))
+    assert {name for name, table in found.tables.items() if table.main} == printed
+    assert list(found.headline) == ["pairs.accuracy"]
+    assert found.tables.keys() == {"fields", "paradigms"}
