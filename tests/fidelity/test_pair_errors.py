@@ -18,7 +18,7 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import PairDataModule
 from attention_probing.fidelity import PairErrorPrediction
-from attention_probing.fidelity.error_comparison import Comparison, FittedErrors, JudgedDecisions
+from attention_probing.fidelity.error_comparison import Comparison, FittedErrors, JudgedDecisions, errors_table
 from attention_probing.fidelity.head_features import head_names, reading_heads
 from attention_probing.fidelity.pair_errors import PairReader, PairRows, means_of_pairs
 from attention_probing.measures import MinimalPairAccuracy
@@ -137,6 +137,24 @@ def test_attention_knows_more_only_if_it_adds_more_than_random_weights(told_by: 
     comparison = Comparison.of([errors])
     assert comparison.gain.difference.value > 0.2
     assert KNOWN[told_by] in comparison.answer([""])
+
+
+def test_a_predictor_without_a_feature_and_few_errors_are_said_to_be_so() -> None:
+    rng = np.random.default_rng(0)
+    wrong = np.zeros(400, dtype=bool)
+    wrong[:12] = True
+    features = {"attention": np.zeros((400, 1))}  # says nothing, so the regression chooses nothing
+    decisions = JudgedDecisions(np.arange(400), wrong, rng.random(400), rng.normal(8, 1, 400), features)
+    errors = FittedErrors("model", decisions, decisions, [("1-1", "entropy")])
+    errors.fit(8, 5, 0)
+    comparison = Comparison.of([errors])
+    assert comparison.answer([""]).startswith("Of 400 decisions 12* are wrong; ")
+    table = errors_table({"model": comparison}, "pairs")
+    chosen = table.frame.set_index("predictor")["chosen"]
+    assert chosen["attention"] == 0
+    assert "chosen" in table.main
+    assert table.note is not None
+    assert table.note.endswith("With 0 in `chosen` the regression chose no feature, so its AUROC is 50†.")
 
 
 @pytest.mark.slow
