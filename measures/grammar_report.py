@@ -23,7 +23,7 @@ from attention_probing.metrics.pairs import are_right
 from attention_probing.metrics.shares import share_interval
 from attention_probing.metrics.stability import NO_CHOICE, StabilityCells, stability_columns
 from attention_probing.metrics.statistics import mean, proportion, rank_correlations
-from attention_probing.results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, numbers
+from attention_probing.results import Estimate, Figure, Finding, Floats, HeatMap, Result, Table, Unit, numbers
 from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.sentences import (
     LEVEL,
@@ -105,7 +105,22 @@ class GrammarReport:
         endings = (*_COUNTS, "cluster_p", "field_p")
         headline = [task.score, *(name for name in scores if name.endswith(endings))]
         answer = fill_sentence(self._answer(), scores, n=len(measured.items))
-        return Result(self.experiment, scores, tables, figures, self._audit(), headline=headline, answer=answer)
+        return Result(
+            self.experiment,
+            scores,
+            tables,
+            figures,
+            self._audit(),
+            headline=headline,
+            answer=answer,
+            finding=self._finding(),
+        )
+
+    def _finding(self) -> Finding:
+        kind = self._by_kind[0].kind
+        paradigms = len(self.measured.paradigms)
+        words = f"paradigms in which the head costs log-ratio, {_DONE[kind]} (p < .05 after Holm), of {paradigms:,}"
+        return Finding(f"{kind}.with_head", words)
 
     def _fields_table(self) -> Table:
         """Return the counts of paradigms by kind and field, with the accuracy of the intact model."""

@@ -25,6 +25,7 @@ from attention_probing.results.record import read_record
 from attention_probing.results.settings import score_settings
 from attention_probing.results.tables import format_cells, lacks_interval
 from studies.known_cases import write_pair_errors
+from studies.planted_agreement import agreement_model, write_agreement_pairs
 
 Options = list[str]
 
@@ -166,6 +167,18 @@ def test_minimal_pairs_have_twins(tmp_path: Path) -> None:
     gain = "attention_paradigm_confidence.minus_paradigm_confidence"
     assert scores_of(errors)[gain] > 0.2
     assert abs(scores_of(errors / "twin/shuffled")[gain]) < 0.2
+
+
+@pytest.mark.slow
+def test_a_planted_head_of_grammar_is_in_no_twin(tmp_path: Path) -> None:
+    agreement_model(1).save(tmp_path / "model")
+    pairs = write_agreement_pairs(tmp_path / "pairs.jsonl", "verb")
+    data = [f"--data.corpus={pairs}", f"--encoder={tmp_path / 'model'}", f"--data.cache={tmp_path}"]
+    sentence = r"Paradigms in which the head costs log-ratio, switched off \(p < \.05 after Holm\), of 1: "
+    folder = run_twins(tmp_path, "grammar", sentence, "--twin=both", *data)
+    assert scores_of(folder)["zero.with_head"] == 1
+    for name in ("random", "shuffled"):
+        assert scores_of(folder / "twin" / name)["zero.with_head"] == 0
 
 
 @pytest.mark.slow
