@@ -74,10 +74,12 @@ def checkpoint_file(path: str | Path) -> Path:
 
 def checkpoints_at(path: Path) -> list[Path]:
     """Return the file itself, or all checkpoints below a folder; saved states of unfinished runs are left out."""
-    candidates = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
     files = []
-    for file in candidates:
-        if not any(part.startswith("state-") for part in file.parts):
+    for file in sorted(path.rglob("*.ckpt")):
+        folders = file.relative_to(path).parts[:-1]  # not those above, of any name
+        if not any(folder.startswith("state-") for folder in folders):
             files.append(file)
     return files
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from attention_probing.models import Origin, TrainedModule, TrainingError, training_audit
-from attention_probing.models.checkpoints import read_checkpoint
+from attention_probing.models.checkpoints import checkpoint_file, checkpoints_at, read_checkpoint
 from attention_probing.results.errors import UserError, new_items
 
 
@@ -171,3 +171,16 @@ def test_one_text_by_itself_is_a_list_of_one() -> None:
     assert new_items("texts", "a fine film") == ["a fine film"]
     several = ["a film", ("a", "pair"), ["in", "words"]]
     assert new_items("texts", several) == several
+
+
+def test_only_states_below_a_given_folder_are_left_out(tmp_path: Path) -> None:
+    """Folders above it may have any name."""
+    run = tmp_path / "state-of-the-art" / "version_0"
+    trained = run / "checkpoints" / "state-1.ckpt"
+    state = run / "state-1" / "last.ckpt"
+    for file in (trained, state):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    assert checkpoints_at(run) == [trained]
+    assert checkpoints_at(state) == [state]
+    assert checkpoint_file(run) == trained
