@@ -336,6 +336,10 @@ class _Batch:
         return self.inputs["attention_mask"].bool()
 
 
+def _ignore(number: int) -> None:
+    """Do nothing with a number of finished texts."""
+
+
 class AblatedModel:
     """A model whose attention heads can be ablated, several sets of heads in one forward pass.
 
@@ -349,10 +353,6 @@ class AblatedModel:
         heads: Number of heads of each layer.
         width: Number of outputs for every piece, for instance logits of a vocabulary.
         share: Compute the layers below the ablated ones only once for all sets of heads.
-
-    Attributes:
-        finished: Function that `run` calls as it goes on, with the number of texts times sets that it has just
-            finished; by default it does nothing.
     """
 
     def __init__(self, model: nn.Module, layers: int, heads: int, *, width: int = 0, share: bool = True) -> None:
@@ -362,7 +362,6 @@ class AblatedModel:
         self.width = width
         self._blocks: list[nn.Module] = []
         self._projections: list[list[nn.Module]] = []  # by layer
-        self.finished: Callable[[int], None] = _ignore
         self._exact: set[Kind] = set()  # kinds that leave the model as it is if they give it its own outputs
         if share:
             self._find()
@@ -386,6 +385,7 @@ class AblatedModel:
         sets: Sequence[Heads],
         index: Sequence[int] | None = None,
         partners: Sources | None = None,
+        finish: Callable[[int], None] = _ignore,
     ) -> Tensor:
         """Return the output of the model with each set of attention heads ablated, `[sets, batch, …]`.
 
@@ -401,6 +401,8 @@ class AblatedModel:
             index: Index of every text, on which the draws of `resample` depend; by default its position in the batch.
             partners: Rows of the batch, and positions in them, from which `patch` takes the outputs; of texts in pairs
                 those of `partners_of_pairs`.
+            finish: Function that is called as the run goes on, with the number of texts times sets that it has just
+                finished.
 
         Raises:
             EncoderError: The model changes if its heads get their own outputs.
@@ -426,14 +428,14 @@ class AblatedModel:
             uniform_layers.update(by_layer)
         self._run_intact(batch, uniform_layers)
         outputs: dict[int, Tensor] = dict.fromkeys(by_layer.pop(self.layers, []), batch.result)
-        self.finished(len(outputs) * len(mask))
+        finish(len(outputs) * len(mask))
         most = max(pieces_at_once(mask.device, mask.size(1), self.heads, self.width) // mask.numel(), 1)
         for layer, places in sorted(by_layer.items()):
             for first in range(0, len(places), most):
                 some = places[first : first + most]
                 results = self._run_from(layer, [sets[place] for place in some], batch)
                 outputs |= dict(zip(some, results, strict=True))
-                self.finished(len(some) * len(mask))
+                finish(len(some) * len(mask))
         return torch.stack([outputs[place] for place in range(len(sets))])
 
     def _run_intact(self, batch: _Batch, uniform: set[int]) -> None:
@@ -603,10 +605,6 @@ class AblatedModel:
             return False
         gap = float((ours - expected).abs().max())
         return gap <= _TOLERANCE * max(1.0, float(expected.abs().max()))
-
-
-def _ignore(number: int) -> None:
-    """Do nothing with a number of finished texts."""
 
 
 def _heads_in(heads: Heads, layer: int) -> list[int]:

@@ -59,9 +59,7 @@ class AblatedOutputs:
         if not len(batch.index):
             return
         inputs = self._task.inputs(batch)
-        passes = len(inputs["input_ids"]) * sum(map(len, self._sets.values()))
-        self._task.ablated_model.finished = lambda number: advance(number / passes)
-        self._rows.add(batch.index, **self._task.rows(inputs, self._sets))
+        self._rows.add(batch.index, **self._task.rows(inputs, self._sets, advance))
 
     def take(self) -> "TaskOutputs":
         """Return the outputs for the texts of all devices; every process must call it."""

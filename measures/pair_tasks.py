@@ -1,6 +1,6 @@
 """Tasks on minimal pairs: the probabilities of both sentences by a decoder, or by a masked language model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -290,11 +290,18 @@ class MaskedPairs(PairTask):
         parts = [self.log_probabilities(part) for part in self._in_parts(inputs)]
         return _sum_by_pair(torch.cat(parts)[None], inputs["sentence"])[0]
 
-    def ablated_outputs(self, inputs: Mapping[str, Tensor], ablation: Ablation, sets: Sequence[Heads]) -> Tensor:
+    def ablated_outputs(
+        self,
+        inputs: Mapping[str, Tensor],
+        ablation: Ablation,
+        sets: Sequence[Heads],
+        finish: Callable[[int], None],
+    ) -> Tensor:
         parts = []
         for part in self._in_parts(inputs):
             index = part["index"].tolist()
-            parts.append(self.ablated_model.run(self.log_probabilities, part, ablation, sets, index))
+            outputs = self.ablated_model.run(self.log_probabilities, part, ablation, sets, index, finish=finish)
+            parts.append(outputs)
         return _sum_by_pair(torch.cat(parts, 1), inputs["sentence"])
 
     def _in_parts(self, inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:

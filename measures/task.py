@@ -1,7 +1,7 @@
 """Tasks: models that are scored on texts, with their inputs, outputs for each text, losses and scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -30,6 +30,7 @@ from attention_probing.datamodules import (
     TextBatch,
 )
 from attention_probing.datamodules.batches import LengthBatches
+from attention_probing.measures.contract import ignore
 from attention_probing.metrics.classification import auroc, f1_score, mcc_score
 from attention_probing.metrics.statistics import Ratio, Statistic, pearson, spearman
 from attention_probing.models import TransformerClassifier
@@ -170,7 +171,12 @@ class Task(ABC):
         """
         return AblatedModel(self.model, self.layers, self.heads, width=self.vocabulary)
 
-    def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
+    def rows(
+        self,
+        inputs: Mapping[str, Tensor],
+        sets: Mapping[Ablation, Sequence[Heads]],
+        advance: Callable[[float], None] = ignore,
+    ) -> dict[str, Tensor]:
         """Run the model on a batch with each set of heads ablated.
 
         It runs in single precision, whatever precision the measurement has.
@@ -178,6 +184,7 @@ class Task(ABC):
         Args:
             inputs: Inputs of a batch, from `inputs`.
             sets: Sets of heads for each ablation.
+            advance: Function that is called with each share of the batch that is finished; see `Measure.advance`.
 
         Returns:
             Columns by name: `gold`, the gold values `[batch]`; and for each ablation, by its name such as
@@ -185,23 +192,36 @@ class Task(ABC):
             `[batch, sets × width]`.
         """
         index = inputs["index"]
+        passes = len(inputs["input_ids"]) * sum(map(len, sets.values()))  # of one text with one set
+
+        def finish(number: int) -> None:
+            advance(number / passes)
+
         with torch.autocast(index.device.type, enabled=False):
             rows = {"gold": self.gold(inputs)}
             for ablation, head_sets in sets.items():
-                outputs = self.ablated_outputs(inputs, ablation, head_sets)
+                outputs = self.ablated_outputs(inputs, ablation, head_sets, finish)
                 rows[ablation.name] = outputs.transpose(0, 1).flatten(1)
         return rows
 
-    def ablated_outputs(self, inputs: Mapping[str, Tensor], ablation: Ablation, sets: Sequence[Heads]) -> Tensor:
+    def ablated_outputs(
+        self,
+        inputs: Mapping[str, Tensor],
+        ablation: Ablation,
+        sets: Sequence[Heads],
+        finish: Callable[[int], None],
+    ) -> Tensor:
         """Run the model on a batch with each set of heads ablated, and return its outputs, `[sets, batch, width]`.
 
         Args:
             inputs: Inputs of a batch, from `inputs`.
             ablation: Replacement of the outputs of the ablated heads.
             sets: Sets of heads.
+            finish: Function that is called with each number of texts times sets that are finished.
         """
         partners = self.partners(inputs) if ablation.kind == "patch" else None
-        return self.ablated_model.run(self.outputs, inputs, ablation, sets, inputs["index"].tolist(), partners)
+        index = inputs["index"].tolist()
+        return self.ablated_model.run(self.outputs, inputs, ablation, sets, index, partners, finish)
 
 
 class LabelTask(Task):

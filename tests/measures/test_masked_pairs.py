@@ -168,7 +168,7 @@ def test_heads_off_are_those_of_a_pass_for_each_token(tmp_path: Path) -> None:
     task = pair_task(data.splits["test"])
     ablation = make_ablation("zero", task.outputs, list, 0)
     inputs = task.inputs(data.splits["test"][[0, 1, 2]])
-    ablated = task.ablated_outputs(inputs, ablation, [frozenset(HEADS)])[0]
+    ablated = task.rows(inputs, {ablation: [frozenset(HEADS)]})["zero"]
     expected = [[slow(model, row[which], "word_l2r", HEADS) for which in (2, 3)] for row in rows[:3]]
     np.testing.assert_allclose(ablated, expected, rtol=1e-5)
 

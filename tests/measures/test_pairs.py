@@ -30,11 +30,11 @@ from attention_probing.corpora.pairs import PairColumns
 from attention_probing.datamodules import DependencyDataModule, PairDataModule, PairSplit
 from attention_probing.measures import HeadAblation, MinimalPairAccuracy, measure
 from attention_probing.measures.head_sets import make_ablation
+from attention_probing.measures.loop import _BatchProgress
 from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.measures.pairs import _accuracy_at_once, pairs_answer
 from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, Result, UserError
-from attention_probing.results.progress import Progress
 from studies.planted_agreement import AgreementModel, Paradigm, agreement_model, write_agreement_pairs
 from tests.attention.test_ablation import slow_partner
 from tests.measures.heads_off import off, patched, scaled, seeing
@@ -344,20 +344,39 @@ def test_scaled_and_patched_heads_are_those_of_a_loop(tmp_path: Path) -> None:
     assert found.audit["tokens_patch_can_change"] == f"{can_change} of {predicted}"
 
 
+@pytest.mark.parametrize(("model", "kinds"), [("gpt2", ("zero", "patch")), ("bert", ("zero", "uniform"))])
 def test_the_shares_of_a_batch_that_are_finished_are_one_in_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, kinds: tuple[Kind, Kind], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of many heads takes long: each part of it moves the progress on."""
-    language_model("gpt2", tmp_path / "model")
+    language_model(model, tmp_path / "model")
     shares: list[float] = []
-    monkeypatch.setattr(Progress, "advance", lambda _, amount=1.0: shares.append(amount))
+    # As they are given: the progress cuts off what is more than a batch, and adds what lacks at its end.
+    monkeypatch.setattr(_BatchProgress, "advance", lambda _, share: shares.append(share))
+    monkeypatch.setattr(_BatchProgress, "end_batch", lambda _: None)
     monkeypatch.setattr("attention_probing.attention.ablation.pieces_at_once", lambda *_: 0)
+    monkeypatch.setattr("attention_probing.datamodules.pairs.pieces_at_once", lambda *_: 80)
     data = data_of(tmp_path, some_pairs())
-    scored(HeadAblation(kinds=["zero", "patch"], layers=False), data)
+    scored(HeadAblation(kinds=kinds, layers=False), data)
     [loader] = data.test_dataloader()
-    of_loop = shares[: shares.index(1.0)]  # before the scores, which count heads
-    assert sum(of_loop) == pytest.approx(len(loader))
-    assert len(of_loop) > 16 * len(loader)  # one for each kind and head
+    assert len(loader) > 1
+    assert sum(shares) == pytest.approx(len(loader))
+    assert len(shares) > 16 * len(loader)  # one for each kind and head
+
+
+def test_a_task_tells_what_is_finished_only_to_who_asks(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    data = data_of(tmp_path, some_pairs())
+    data.setup("test")
+    task = MinimalPairs(data.splits["test"])
+    inputs = task.inputs(data.splits["test"][[2, 5]])
+    sets = {Ablation("zero"): [frozenset({(0, 0)})], Ablation("uniform"): [frozenset({(1, 0)}), frozenset[Head]()]}
+    shares: list[float] = []
+    task.rows(inputs, sets, shares.append)
+    assert sum(shares) == pytest.approx(1)
+    told = len(shares)
+    task.rows(inputs, sets)
+    assert len(shares) == told
 
 
 def test_a_masked_language_model_is_not_patched(tmp_path: Path) -> None:
