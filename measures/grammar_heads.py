@@ -40,17 +40,18 @@ class GrammarHeads(Measure[PairDataModule]):
     (`attention.ablation.Ablation`). The number is the *log-ratio*, which is the log-probability of the acceptable
     sentence minus that of the other in nats; or the accuracy.
 
-    For each paradigm a random half of the pairs chooses the head with the largest effect on the log-ratio. The other
-    half tests it, exactly: against the intact model, and against random heads of the same layer
-    (`metrics.differences.against_random_draws`). Holm's method adjusts each of the two p-values over all paradigms.
-    A paradigm is tested if it has 20 pairs or more, and if the intact model's accuracy on the choosing half is above
-    chance: its interval lies above .5.
+    For each paradigm a random half of the pairs chooses a head: that with the largest effect on the log-ratio, of those
+    on a shortlist of estimates, or of all heads (`choose`). The other half tests it, exactly: against the intact model,
+    and against random heads of the same layer (`metrics.differences.against_random_draws`). Holm's method adjusts each
+    of the two p-values over all paradigms. A paradigm is tested if it has 20 pairs or more, and if the intact model's
+    accuracy on the choosing half is above chance: its interval lies above .5.
 
     A small p says that the head matters, or that it matters more than the other heads of its layer. Some head matters
     most in every model, also in one with random weights, so the second p allows for its choice
     (`metrics.differences.widen_for_choice`).
 
-    Paradigms that share heads are those whose effects over all heads correlate (`ParadigmClusters`).
+    Paradigms that share heads are those whose effects correlate over all heads (`ParadigmClusters`); the effects are
+    estimates unless `choose` is `exact`.
 
     A run that was interrupted goes on where it was, if the same command is given again.
 
@@ -102,7 +103,7 @@ class GrammarHeads(Measure[PairDataModule]):
         self._names = HeadNames(tuple(range(self.task.layers)), tuple(range(self.task.heads)))
         self._every_set = {ablation: [WHOLE, *self._heads] for ablation in self.ablations}
         kept = KeptBatches(self.kept_folder(self.data))
-        if kept.found:
+        if kept.found > 1:  # more than the times
             inform("An interrupted run of this command has left a part of its numbers, which are taken from there.")
         self._rows = Rows()
         self._passes = PairPasses(self.task, pairs, self.ablations, kept, self.ranks, self.device)
@@ -122,8 +123,8 @@ class GrammarHeads(Measure[PairDataModule]):
 
     def update(self, batch: PairBatch) -> None:
         if len(batch.index):
-            exactly = self._every_set if self.choose == "exact" else {}
-            self._rows.add(batch.index, **self._passes.effects(batch, exactly))
+            sets = self._every_set if self.choose == "exact" else {}
+            self._rows.add(batch.index, **self._passes.effects(batch, sets))
 
     def result(self) -> Result:
         columns = self._rows.take()
@@ -134,11 +135,12 @@ class GrammarHeads(Measure[PairDataModule]):
             of_chosen = [outputs.only(one.paradigm.tests) for one in chosen]
         else:
             chosen = self._choose_of_shortlists(measured)
-            work = []
+            replacements = []
             for one in chosen:
                 items = measured.items[one.paradigm.tests]
-                work.append(Replacements(one.ablation, items, (one.heads, *one.random)))
-            of_chosen = self._passes.replace(f"Testing {pluralize(len(chosen), 'chosen head')}", work, self.times)
+                replacements.append(Replacements(one.ablation, items, (one.heads, *one.random)))
+            name = f"Testing {pluralize(len(chosen), 'chosen head')}"
+            of_chosen = self._passes.replace(name, replacements, self.times)
         return self._report(measured, chosen, of_chosen)
 
     def _report(self, measured: PairEffects, chosen: Sequence[ChosenHead], outputs: Sequence[TaskOutputs]) -> Result:
@@ -185,11 +187,11 @@ class GrammarHeads(Measure[PairDataModule]):
         """Choose a head for each kind and paradigm by the exact effects of the heads with the largest estimates."""
         cases = measured.to_test()
         shortlists = [measured.shortlist(ablation, paradigm, self.shortlist) for ablation, paradigm in cases]
-        work = []
+        replacements = []
         for (ablation, paradigm), heads in zip(cases, shortlists, strict=True):
             sets = [self._heads[head] for head in heads]
-            work.append(Replacements(ablation, measured.items[paradigm.chooses], sets))
-        outputs = self._passes.replace(f"Choosing {pluralize(len(cases), 'head')}", work, self.times)
+            replacements.append(Replacements(ablation, measured.items[paradigm.chooses], sets))
+        outputs = self._passes.replace(f"Choosing {pluralize(len(cases), 'head')}", replacements, self.times)
         chosen = []
         for (ablation, paradigm), heads, of_case in zip(cases, shortlists, outputs, strict=True):
             effects = self._effects_in(of_case, ablation, heads)
@@ -209,13 +211,13 @@ class GrammarHeads(Measure[PairDataModule]):
         These replace heads for the paradigms that the model is above chance in, which are not known beforehand.
         """
         times = self.times
-        tokens = self._passes.tokens(np.arange(len(self.data.splits["test"])))
+        tokens = self._passes.tokens(np.arange(len(self.data.splits["test"]))) / self.ranks.world
         seconds = tokens * times.estimate
         if self.choose == "exact":
             passes = times.intact + len(self._heads) * times.replaced_on_average
             return seconds + len(self.ablations) * tokens * passes, 0.0
         replaced = min(self.shortlist, len(self._heads)) + 1 + min(self.random, self.task.heads - 1)
-        passes = times.intact + replaced / 2 * times.replaced_on_average  # half of the pairs choose, half test
+        passes = times.intact + replaced / 2 * max(times.first, times.last)  # half of the pairs choose, half test
         return seconds, len(self.ablations) * tokens * passes
 
     def _describe_work(self) -> str:
@@ -228,6 +230,6 @@ class GrammarHeads(Measure[PairDataModule]):
         if self.choose == "exact":
             return f"{work}: about {first}, a pass for each head."
         return (
-            f"{work}: about {first} to estimate them; then at most {rest} to replace the largest, less if the model is "
-            "not above chance in every paradigm."
+            f"{work}: about {first} to estimate them; then at most {rest} to replace the largest, less where the model "
+            "is not above chance."
         )

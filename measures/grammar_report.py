@@ -119,8 +119,11 @@ class GrammarReport:
     def _finding(self) -> Finding:
         kind = self._by_kind[0].kind
         paradigms = len(self.measured.paradigms)
-        words = f"paradigms in which the head costs log-ratio, {_DONE[kind]} (p < .05 after Holm), of {paradigms:,}"
-        return Finding(f"{kind}.with_head", words)
+        name = f"{kind}.with_head"
+        if np.isnan(self._by_kind[0].counts()["with_head"]):
+            return Finding(self.measured.task.score, "acceptable sentences that are at least as probable")
+        words = "paradigms that are above chance and have a head that costs log-ratio, "
+        return Finding(name, f"{words}{_DONE[kind]} (p < .05 after Holm), of {paradigms:,}")
 
     def _fields_table(self) -> Table:
         """Return the counts of paradigms by kind and field, with the accuracy of the intact model."""
@@ -186,7 +189,7 @@ class GrammarReport:
             "paradigms": len(measured.paradigms),
             **{reason.replace(" ", "_"): count for reason, count in sorted(reasons.items())},
             "ties": int((good == bad).sum()),
-            "matrix": "exact effects" if measured.exact else "first-order effects",
+            "matrix": f"{measured.order} effects",
             "draws": self.draws,
         }
         if any(ablation.kind == "patch" for ablation in measured.estimated):
@@ -383,7 +386,7 @@ class KindReport:
         figures: dict[str, Figure] = {}
         paradigms, clusters = self._paradigms_and_clusters
         if clusters is not None:
-            figures[f"shared_{self.kind}"] = _shared_figure(self.kind, paradigms, clusters)
+            figures[f"shared_{self.kind}"] = _shared_figure(f"{self.kind}, {self.measured.order}", paradigms, clusters)
         if self.tested:
             figures[f"heads_{self.kind}"] = self._matrix_figure()
         return figures
@@ -394,9 +397,8 @@ class KindReport:
         heads = sorted({head.chosen.head for head in self.tested})
         paradigms = [head.chosen.paradigm for head in self.tested]
         values = self.measured.matrix(self.ablation)[[paradigm.number for paradigm in paradigms]][:, heads]
-        how = "exact" if self.measured.exact else "first-order"
         return HeatMap(
-            title=f"Effects of the chosen heads on the log-ratio ({self.kind}, {how})",
+            title=f"Effects of the chosen heads on the log-ratio ({self.kind}, {self.measured.order})",
             values=values,
             row_labels=[paradigm.name for paradigm in paradigms],
             column_labels=[names.head(head) for head in heads],
@@ -433,7 +435,7 @@ class KindReport:
         top = largest_difference(family)
         if top is None:
             return ""
-        return f"the largest effect is that of {top.name}, {format_estimate(top.value)}"
+        return f"the largest of the {len(family)} effects is {format_estimate(top.value)}, of {top.name}"
 
 
 def _describe_heads(least: float, tested: float, with_head: float, beyond_random: float) -> str:
@@ -502,12 +504,12 @@ def _cluster_scores(clusters: ParadigmClusters) -> dict[str, Estimate]:
     }
 
 
-def _shared_figure(kind: str, tested: Sequence[Paradigm], clusters: ParadigmClusters) -> HeatMap:
+def _shared_figure(effects: str, tested: Sequence[Paradigm], clusters: ParadigmClusters) -> HeatMap:
     """Return the correlations of paradigms between the halves of the pairs, in the order of the tree."""
     order = leaves_list(clusters.tree)
     labels = [f"{tested[place].name} ({clusters.clusters[place]})" for place in order]
     return HeatMap(
-        title=f"Paradigms that share heads ({kind}): correlation of effects between halves of the pairs",
+        title=f"Paradigms that share heads ({effects}): correlation of effects between halves of the pairs",
         values=clusters.correlations[np.ix_(order, order)],
         row_labels=labels,
         column_labels=labels,

@@ -15,7 +15,7 @@ from attention_probing.measures.paradigm_clusters import FEWEST, ParadigmCluster
 from attention_probing.metrics.head_effects import HeadEffect, reason_not_to_test
 from attention_probing.metrics.pairs import are_right, choosing_half, log_ratios
 from attention_probing.metrics.shares import share_interval
-from attention_probing.metrics.stability import choose_again
+from attention_probing.metrics.stability import choose_again, choose_from_shortlist_again
 from attention_probing.results import Estimate, Flags, Floats, Integers
 from attention_probing.results.heads import HeadNames
 
@@ -45,7 +45,7 @@ class Paradigm:
 
 @dataclass(frozen=True, eq=False)
 class ChosenHead:
-    """The head with the largest effect on the choosing half of a paradigm.
+    """The head with the largest effect on the choosing half of a paradigm, of those that were replaced there.
 
     Attributes:
         paradigm: The paradigm.
@@ -53,7 +53,8 @@ class ChosenHead:
         head: Index of the head, counted layer by layer from 0.
         heads: The set of this head alone.
         random: Random heads of the same layer, each a set.
-        again: On how many of 100 resamples of the choosing half it is chosen again; None if undefined.
+        again: On how many of 100 resamples of the choosing half it is chosen again, of a shortlist made anew; None if
+            undefined.
         rivals: Heads that are chosen instead.
     """
 
@@ -145,6 +146,11 @@ class PairEffects:
         """Return the effects of all heads, `[pairs, heads]`: the exact ones, if there are any."""
         return self.exact.get(ablation, self.estimated[ablation])
 
+    @property
+    def order(self) -> str:
+        """What the effects of all heads are: `exact`, or `first-order` estimates."""
+        return "exact" if self.exact else "first-order"
+
     def reason(self, ablation: Ablation, paradigm: Paradigm) -> str:
         """Return the reason why no head of a paradigm is tested; empty if one is."""
         if not paradigm.reason and not self.effects(ablation)[paradigm.chooses].any():
@@ -178,7 +184,11 @@ class PairEffects:
             random: Largest number of random heads of the same layer.
         """
         best = int(effects.mean(0).argmax())
-        stability = choose_again(effects, np.ones(len(effects)), self.seed)
+        if self.exact:
+            stability = choose_again(effects, np.ones(len(effects)), self.seed)
+        else:
+            estimates = self.estimated[ablation][paradigm.chooses]
+            stability = choose_from_shortlist_again(effects, candidates, estimates, self.seed)
         again, rivals = stability.describe(best, lambda place: self.names.head(int(candidates[place])))
         head = int(candidates[best])
         generator = np.random.default_rng([self.seed, paradigm.number])

@@ -37,6 +37,16 @@ class Replacements:
     items: Integers
     sets: Sequence[Heads]
 
+    @property
+    def name(self) -> str:
+        """Name that tells them from others on the same pairs."""
+        return f"{self.ablation.name} {[sorted(heads) for heads in self.sets]}"
+
+    @property
+    def all_sets(self) -> Mapping[Ablation, Sequence[Heads]]:
+        """The sets, and before them that of the intact model, by ablation."""
+        return {self.ablation: [WHOLE, *self.sets]}
+
 
 class PairPasses:
     """Passes of a decoder over minimal pairs; their numbers are kept until the measurement ends.
@@ -66,23 +76,23 @@ class PairPasses:
         self._ranks = ranks
         self._device = device
 
-    def effects(self, batch: PairBatch, exactly: Mapping[Ablation, Sequence[Heads]]) -> Columns:
+    def effects(self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Columns:
         """Return the log-probabilities of the pairs of a batch, and the effects of heads on them.
 
         Args:
             batch: The pairs.
-            exactly: Sets of heads to be replaced, by ablation; empty to only estimate the effects of all heads.
+            sets: Sets of heads to be replaced, by ablation; empty to only estimate the effects of all heads.
 
         Returns:
             The columns `intact` with the log-probabilities `[pairs, 2]`, for each ablation `estimated_column` with
             effects `[pairs, heads]`, and those of `Task.rows`.
         """
-        return self._kept.take("effects", batch.index, partial(self._measure, batch, exactly))
+        return self._kept.take("effects", batch.index, partial(self._measure, batch, sets))
 
-    def _measure(self, batch: PairBatch, exactly: Mapping[Ablation, Sequence[Heads]]) -> Columns:
+    def _measure(self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Columns:
         columns = self._estimate(batch)
-        if exactly:
-            columns |= self._task.rows(self._task.inputs(batch), exactly)
+        if sets:
+            columns |= self._task.rows(self._task.inputs(batch), sets)
         return columns
 
     def _estimate(self, batch: PairBatch) -> Columns:
@@ -100,31 +110,34 @@ class PairPasses:
                 columns[estimated_column(ablation)] = of_pairs
         return columns
 
-    def replace(self, name: str, work: Sequence[Replacements], times: PassTimes) -> list[TaskOutputs]:
+    def replace(self, name: str, replacements: Sequence[Replacements], times: PassTimes) -> list[TaskOutputs]:
         """Run the model with sets of heads replaced, and return its outputs for each of the replacements.
 
         They are divided among the processes.
 
         Args:
             name: What is done, for messages.
-            work: The replacements.
+            replacements: The replacements.
             times: Times of passes, to tell how long it will take.
         """
-        if work:
-            seconds = sum(self._seconds(one, times) for one in work)
+        own = set(range(self._ranks.rank, len(replacements), self._ranks.world))
+        if replacements:
+            seconds = sum(self._seconds(replacements[place], times) for place in own)
             inform(f"{name}: about {describe_time(seconds)}.")
-        progress = Progress(f"{name}, pairs", sum(len(one.items) for one in work))
-        outputs = []
-        for place, one in enumerate(work):
-            sets = {one.ablation: [WHOLE, *one.sets]}
-            part = f"{one.ablation.name} {[sorted(heads) for heads in one.sets]}"
+        progress = Progress(f"{name}, pairs", sum(len(replacements[place].items) for place in own))
+        of_replacements = []
+        for place, one in enumerate(replacements):
             rows = Rows()
-            if place % self._ranks.world == self._ranks.rank:
+            if place in own:
                 for batch in self._batches(one.items):
-                    compute = partial(self._rows_of, batch, sets)
-                    rows.add(batch.index, **self._kept.take(part, batch.index, compute))
+                    compute = partial(self._rows_of, batch, one.all_sets)
+                    rows.add(batch.index, **self._kept.take(one.name, batch.index, compute))
                     progress.advance(len(batch.index))
-            outputs.append(TaskOutputs.from_rows(self._task, rows.take(), sets))
+            of_replacements.append(rows)
+        outputs = []
+        # All are gathered after the last pass: a process that gathers waits for the others.
+        for one, rows in zip(replacements, of_replacements, strict=True):
+            outputs.append(TaskOutputs.from_rows(self._task, rows.take(), one.all_sets))
         return outputs
 
     def _rows_of(self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Columns:
@@ -164,20 +177,20 @@ class PairPasses:
         seconds = [times.estimate, times.intact, times.first, times.last]
         return {"seconds": torch.tensor(seconds, dtype=torch.float64)}
 
-    def _seconds(self, work: Replacements, times: PassTimes) -> float:
+    def _seconds(self, replacements: Replacements, times: PassTimes) -> float:
         """Return the time of the passes with some heads replaced."""
         passes = times.intact
-        for heads in work.sets:
+        for heads in replacements.sets:
             [(layer, _)] = heads
             passes += times.replaced(layer)
-        return passes * self.tokens(work.items)
+        return passes * self.tokens(replacements.items)
 
     def tokens(self, items: Integers) -> int:
-        """Return the number of tokens of the batches of some pairs, padding included, for each process."""
+        """Return the number of tokens of the batches of some pairs, padding included."""
         tokens = 0
         for places in self._places(items):
             tokens += len(places) * int(self._pairs.lengths[places].max())
-        return tokens // self._ranks.world
+        return tokens
 
 
 def estimated_column(ablation: Ablation) -> str:

@@ -138,6 +138,29 @@ def choose_again(found: Floats, counted: Floats, seed: int = 0) -> ChoiceStabili
     return count_choices(shares, is_defined=bool(units >= 2))
 
 
+def choose_from_shortlist_again(
+    effects: Floats, candidates: Integers, estimates: Floats, seed: int = 0
+) -> ChoiceStability:
+    """Make a shortlist of estimates on each resample of the units, and choose from it by the effect.
+
+    The shortlist has the largest estimates, in either direction. What newly comes onto it has no known effect, and is
+    left out; so a count can still be too high.
+
+    Args:
+        effects: Effects of what is on the shortlist of all units, `[units, candidates]`.
+        candidates: Its places among all estimates, `[candidates]`; the shortlist of a resample is as long.
+        estimates: Estimates of everything, `[units, all]`.
+        seed: Seed of the resamples.
+    """
+    times = draw_resamples(len(effects), seed).astype(np.float64)
+    sizes = np.abs(times @ estimates)
+    listed = np.argsort(-sizes, axis=1, kind="stable")[:, : len(candidates)]
+    is_listed = np.zeros(sizes.shape, np.bool_)
+    np.put_along_axis(is_listed, listed, True, axis=1)
+    known = np.where(is_listed[:, candidates], times @ effects, np.nan)
+    return count_choices(known, is_defined=len(effects) >= 2)
+
+
 def count_choices(shares: Floats, *, is_defined: bool = True) -> ChoiceStability:
     """Count how often each candidate has the greatest number, of equals the first; nan is never chosen.
 

@@ -174,11 +174,14 @@ def test_a_planted_head_of_grammar_is_in_no_twin(tmp_path: Path) -> None:
     agreement_model(1).save(tmp_path / "model")
     pairs = write_agreement_pairs(tmp_path / "pairs.jsonl", "verb")
     data = [f"--data.corpus={pairs}", f"--encoder={tmp_path / 'model'}", f"--data.cache={tmp_path}"]
-    sentence = r"Paradigms in which the head costs log-ratio, switched off \(p < \.05 after Holm\), of 1: "
+    sentence = "Paradigms that are above chance and have a head that costs log-ratio, switched off "
+    sentence += r"\(p < \.05 after Holm\), of 1: "
     folder = run_twins(tmp_path, "grammar", sentence, "--twin=both", *data)
     assert scores_of(folder)["zero.with_head"] == 1
     for name in ("random", "shuffled"):
-        assert scores_of(folder / "twin" / name)["zero.with_head"] == 0
+        twin = scores_of(folder / "twin" / name)
+        assert twin["zero.with_head"] == 0
+        assert twin["zero.tested"] == 0  # neither is above chance, so that no head is tested
 
 
 @pytest.mark.slow

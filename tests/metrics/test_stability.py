@@ -8,6 +8,7 @@ from attention_probing.metrics.stability import (
     RESAMPLES,
     ChoiceStability,
     choose_again,
+    choose_from_shortlist_again,
     count_choices,
     draw_resamples,
     set_overlap,
@@ -110,6 +111,24 @@ def test_rivals_are_named_most_often_chosen_first() -> None:
     assert stability.describe(1, name) == (50, "head 3 12, head 0 9, head 2 9, none 10")
     everywhere = ChoiceStability(np.array([60, 40]), np.array([40, 60]))
     assert everywhere.rivals(0, name) == "head 1 40, 1 as good"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_shortlist_is_made_anew_on_each_resample(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    estimates = rng.normal(0, 1, (12, 20))
+    candidates = np.argsort(-np.abs(estimates.sum(0)))[:5]
+    effects = estimates[:, candidates] + rng.normal(0, 1, (12, 5))
+    expected = [0] * 5
+    for times in draw_resamples(12, seed):
+        sizes = np.abs(times @ estimates)
+        listed = set(np.argsort(-sizes)[:5].tolist())
+        known = [place for place in range(5) if candidates[place] in listed]
+        if known:
+            expected[max(known, key=lambda place: float(times @ effects[:, place]))] += 1
+    found = choose_from_shortlist_again(effects, candidates, estimates, seed)
+    assert found.times.tolist() == expected
+    assert expected != choose_again(effects, np.ones(12), seed).times.tolist()
 
 
 def test_words_of_one_unit_cannot_be_resampled() -> None:
