@@ -31,12 +31,14 @@ _log = logging.getLogger(f"{PACKAGE}.progress")
 def wrap(message: str) -> str:
     """Return a message in lines as wide as the terminal, as answers are printed; in a pipe 80 characters or $COLUMNS.
 
-    A longer word, such as a path, stays whole.
+    A longer word, such as a path, stays whole, and so does a command, which is a line behind four blanks.
     """
     width = Console(stderr=True).width
     lines = []
     for line in message.splitlines():
-        lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
+        if not line.startswith("    "):
+            line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -52,7 +54,7 @@ class _Terminal(logging.StreamHandler[TextIO]):
 
     def format(self, record: logging.LogRecord) -> str:
         message = super().format(record)
-        if record.levelno >= logging.WARNING:
+        if record.levelno == logging.WARNING:
             message = f"Warning: {message}"
         return wrap(message)
 

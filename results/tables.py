@@ -414,7 +414,12 @@ def _names_broken(columns: Mapping[str, list[str]], numeric: Mapping[str, bool])
 
 
 def _break_name(name: str) -> str:
-    """Break a name after underscores and dots, into lines of at most `_NAME_WIDTH` characters where parts are short."""
+    """Break a name after underscores and dots, into lines of at most `_NAME_WIDTH` characters where parts are short.
+
+    A text with a blank is no name, and stays whole: its dots and underscores may be in numbers and addresses.
+    """
+    if " " in name:
+        return name
     lines = [""]
     for part in re.findall(r"[^_.]+[_.]*|[_.]+", name):
         if lines[-1] and cell_len(lines[-1] + part) > _NAME_WIDTH:

@@ -63,9 +63,17 @@ def test_messages_are_as_wide_as_the_terminal_and_a_path_stays_whole(monkeypatch
     )
     [handler] = logging.getLogger("attention_probing").handlers
     assert handler.format(record).splitlines() == ["Warning: No unit is known of", f"{path}.", "See it."]
-    record.levelno = logging.INFO
-    assert handler.format(record).startswith("No unit is known of\n/a/very")
+    for level in (logging.INFO, logging.ERROR):
+        record.levelno = level
+        assert handler.format(record).startswith("No unit is known of\n/a/very")
     assert wrap("[unused1] is short") == "[unused1] is short"
+
+
+def test_a_command_in_a_message_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    command = "    probing compare runs/SingleHeads/version_0 runs/SingleHeads/version_1"
+    assert wrap(f"To compare two runs:\n{command}\nof one corpus") == f"To compare two runs:\n{command}\nof one corpus"
+    assert wrap("To compare both of the runs") == "To compare both of\nthe runs"
 
 
 def test_a_total_is_left_out_only_with_a_reason() -> None:

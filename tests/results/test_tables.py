@@ -99,6 +99,15 @@ class TestFrames:
             ["", "[10.0, 90.0]"],
         ]
 
+    def test_a_number_in_a_sentence_is_not_broken_where_names_are(self) -> None:
+        name = "determiner_noun_agreement_with_adj_irregular_1"
+        sentence = "a note on this row is: p = 0.0123 (see https://a.org/some_page_of_a_site)"
+        frame = pd.DataFrame({"paradigm": [name], "note": [sentence]})
+        shown = cells(data_table("t", table(frame, main=("paradigm", "note")), "t.csv", 70), 70)
+        assert [row[0] for row in shown if row[0]] == ["paradigm", "determiner_noun_agreement_", "with_adj_irregular_1"]
+        lines = [row[1] for row in shown[1:]]
+        assert " ".join(lines) == sentence
+
     def test_the_answer_takes_lines_where_it_cannot_take_columns(self) -> None:
         """Headings break, then intervals go below their numbers, then every row is a block of lines."""
         run = "a-folder/of-runs/version_0"
