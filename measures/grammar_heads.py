@@ -124,7 +124,7 @@ class GrammarHeads(Measure[PairDataModule]):
     def update(self, batch: PairBatch) -> None:
         if len(batch.index):
             sets = self._every_set if self.choose == "exact" else {}
-            self._rows.add(batch.index, **self._passes.effects(batch, sets))
+            self._rows.add(batch.index, **self._passes.effects(batch, sets, self.advance))
 
     def result(self) -> Result:
         columns = self._rows.take()

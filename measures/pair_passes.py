@@ -1,6 +1,6 @@
 """Passes of a decoder over minimal pairs that measure the effects of its heads, and the time that they take."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -76,23 +76,28 @@ class PairPasses:
         self._ranks = ranks
         self._device = device
 
-    def effects(self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Columns:
+    def effects(
+        self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]], advance: Callable[[float], None]
+    ) -> Columns:
         """Return the log-probabilities of the pairs of a batch, and the effects of heads on them.
 
         Args:
             batch: The pairs.
             sets: Sets of heads to be replaced, by ablation; empty to only estimate the effects of all heads.
+            advance: Function that is called with each share of the batch that is finished; see `Measure.advance`.
 
         Returns:
             The columns `intact` with the log-probabilities `[pairs, 2]`, for each ablation `estimated_column` with
             effects `[pairs, heads]`, and those of `Task.rows`.
         """
-        return self._kept.take("effects", batch.index, partial(self._measure, batch, sets))
+        return self._kept.take("effects", batch.index, partial(self._measure, batch, sets, advance))
 
-    def _measure(self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Columns:
+    def _measure(
+        self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]], advance: Callable[[float], None]
+    ) -> Columns:
         columns = self._estimate(batch)
         if sets:
-            columns |= self._task.rows(self._task.inputs(batch), sets)
+            columns |= self._task.rows(self._task.inputs(batch), sets, advance)
         return columns
 
     def _estimate(self, batch: PairBatch) -> Columns:
