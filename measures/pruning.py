@@ -323,7 +323,9 @@ class Pruning(Measure[CorpusDataModule[Any]]):
         answer = fill_sentence(answer, scores, n=len(outputs))
         tables = self._tables(frame, least_p(whole.units or 0, draws))
         figures = self._figures(frame, whole)
-        finding = Finding(self.task.score, f"{self.task.score} of the intact model")
+        first = self.rankings[0]
+        words = f"heads pruned by {first} when the {self.task.score} falls below its interval (undefined if never)"
+        finding = Finding(f"pruning.{first}.leaves_at", words)
         return Result(
             self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer, finding=finding
         )

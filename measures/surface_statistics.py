@@ -184,7 +184,8 @@ class Surface(MapMeasure):
         uniform = self._uniform()
         inputs = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         headline = _headline(inputs)
-        top = max((name for name in headline if name != "entropy"), key=lambda name: model[name].value)
+        # Named by the tokens of the inputs: the largest of several shares would favour the run over its twins.
+        first = headline[0]
         audit = {"inputs": inputs["first"]}
         for name in ("start", "end", "punctuation"):
             audit[f"inputs with {name}"] = inputs[name]
@@ -199,7 +200,7 @@ class Surface(MapMeasure):
             audit=audit,
             headline=[f"surface.{name}" for name in (*headline, "sink")],
             answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; entropy is {{entropy}}", model),
-            finding=Finding(f"surface.{top}", f"attention to the {_LABELS[top]}"),
+            finding=Finding(f"surface.{first}", f"attention to the {_LABELS[first]}"),
         )
 
     def _sink_rates(self, level: Literal["heads", "layers", "model"]) -> Estimate[Any]:

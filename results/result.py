@@ -23,7 +23,8 @@ class Finding:
     """The score that says most of what an experiment finds, for a sentence that compares it with other worlds.
 
     Attributes:
-        score: Name of the score.
+        score: Name of the score, chosen before the numbers are known: the largest of several scores of a run would be
+            larger than the same score of its twins by the choice alone.
         words: What it is, as the beginning of a sentence without its number: `selectivity of the probe`.
         is_difference: True if the score is a difference of two numbers, so that a sentence gives points.
     """

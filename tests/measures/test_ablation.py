@@ -349,6 +349,8 @@ def test_the_curve_is_that_of_zeroed_heads(checkpoint: Path, data: Classificatio
     low = result.numbers["accuracy.low"]
     expected = min((pruned for pruned in PRUNED_SHARES if scores[pruned] < low), default=np.nan)
     assert result.numbers["pruning.importance.leaves_at"] == pytest.approx(expected, nan_ok=True)
+    assert result.finding is not None
+    assert result.finding.score == "pruning.importance.leaves_at"
     leaves = [
         f"{100 * result.numbers[f'pruning.{name}.leaves_at']:.1f} % by {name}"
         for name in ("importance", "confidence", "random")

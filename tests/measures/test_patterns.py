@@ -111,6 +111,8 @@ def test_shares_equal_loops_over_cells(kind: str, tmp_path: Path) -> None:
                 found = of_head.over(slice(half, None, 2)).value
                 assert found[place] == pytest.approx(shares(layer=place[0], head=place[1], half=half)[number])
     assert result.audit["inputs"] == 7
+    assert result.finding is not None
+    assert result.finding.score == "pattern.vertical"  # whatever pattern most maps have
     assert {name: type(figure) for name, figure in result.figures.items()} == {
         "pattern_heads": HeatMap,
         "patterns_by_layer": Bars,

@@ -120,6 +120,8 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     of_top = result.scores[f"surface.{top}"]
     of_kinds = len(compared)
     wide = at_once_by_hand(of_top.value, of_top.interval, inputs_with, of_kinds)  # of all kinds of tokens at once
+    assert result.finding is not None
+    assert result.finding.score == ("surface.start" if result.audit["inputs with start"] else "surface.first")
     first, last = (f"{100 * end:.1f}" for end in wide)
     assert result.answer.startswith(
         f"On {inputs_with} inputs {100 * of_top.value:.1f} % [{first}, {last}] of attention goes to the {names[top]}; "
