@@ -277,7 +277,11 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         fields = self.fields or known
         chosen = []
         for pair, place in zip(pairs, places, strict=True):
-            if pair.field in fields and place < most:
+            if pair.field not in fields:
+                self.audit["left_out_by_fields"] += 1
+            elif place >= most:
+                self.audit["left_out_by_per_paradigm"] += 1
+            else:
                 chosen.append(pair)
         if self.shuffle is not None:
             return swap_sentences(chosen, self.shuffle)

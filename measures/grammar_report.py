@@ -37,7 +37,13 @@ from attention_probing.results.sentences import (
 _SHORT_NAMES = {"effect.p": "p", "beyond_random.p": "beyond_random_p"}
 _DONE = {"zero": "switched off", "patch": "patched"}
 _COUNTS = ("tested", "with_head", "beyond_random")
-_MAIN = ("paradigm", "head", "effect", "p_holm")  # of the table of heads; they fit 80 columns with BLiMP's names
+_MAIN = (
+    "paradigm",
+    "head",
+    "chosen",
+    "effect",
+    "p_holm",
+)  # of the table of heads; they fit 80 columns with BLiMP's names
 _OF_PARADIGM = ("field", "paradigm", "n", "accuracy", "head")
 _OF_HEAD = (
     "effect",
@@ -201,11 +207,8 @@ class GrammarReport:
         paradigms = self.measured.paradigms
         above = sum(not paradigm.reason for paradigm in paradigms)
         few = sum(paradigm.reason == TOO_FEW for paradigm in paradigms)
-        no_better = len(paradigms) - above - few
         accuracy = f"the accuracy is {{pairs.accuracy}} over {{n}} pairs, above chance in {above} of "
-        accuracy += pluralize(len(paradigms), "paradigm")
-        if no_better:
-            accuracy += f", at or below it in {no_better}"
+        accuracy += f"{pluralize(len(paradigms), 'paradigm')} on the pairs that choose"
         if few:
             accuracy += f", with too few pairs in {few}"
         parts = [accuracy]
@@ -416,14 +419,15 @@ class KindReport:
             is_first: True to write it out, with the head of the largest effect; False for the counts alone, which
                 follow those of another replacement.
         """
-        of_kind = self.counts().values()
+        tested, with_head, beyond_random = self.counts().values()
+        kind = _DONE[self.kind]
         if is_first:
-            described = f"{_DONE[self.kind]}, {_describe_heads(self.least_p, *of_kind)}"
+            described = _describe_heads(kind, self.least_p, tested, with_head, beyond_random)
             largest = self._largest()
             return f"{described}; {largest}" if largest else described
-        if any(np.isnan(number) for number in list(of_kind)[:2]):
+        if np.isnan(with_head):
             return ""
-        return f"{_DONE[self.kind]}, {_describe_further_heads(*of_kind)}"
+        return _describe_further_heads(kind, with_head, beyond_random)
 
     def _largest(self) -> str:
         """Return the chosen head with the largest effect, for the answer; empty if a sentence may not name it."""
@@ -438,23 +442,23 @@ class KindReport:
         return f"the largest of the {len(family)} effects is {format_estimate(top.value)}, of {top.name}"
 
 
-def _describe_heads(least: float, tested: float, with_head: float, beyond_random: float) -> str:
-    """Return in how many of the tested paradigms the chosen head matters."""
+def _describe_heads(kind: str, least: float, tested: float, with_head: float, beyond_random: float) -> str:
+    """Return in how many of the tested paradigms the chosen head matters, under the first replacement."""
     if np.isnan(with_head):
         least_p = format_p(least).removeprefix("p = ")
-        return f"so few pairs cannot tell in any of {tested:.0f} (p is at least {least_p} after Holm)"
-    text = "the head chosen on half of the pairs costs log-ratio on the other half (p < .05 after Holm) in "
-    text += f"{_count(with_head)} of {tested:.0f}"
+        return f"{kind}, so few pairs cannot tell in any of {tested:.0f} (p is at least {least_p} after Holm)"
+    text = f"in {_count(with_head)} of these {tested:.0f} the chosen head, {kind}, lowers the log-ratio of the other "
+    text += "half (p < .05 after Holm)"
     if with_head and not np.isnan(beyond_random):
-        text += f", in {_count(beyond_random)} more than random heads of its layer"
+        text += f", in {_count(beyond_random)} by more than random heads of its layer"
     return text
 
 
-def _describe_further_heads(tested: float, with_head: float, beyond_random: float) -> str:
+def _describe_further_heads(kind: str, with_head: float, beyond_random: float) -> str:
     """Return the same for a further replacement, in fewer words, which refer to those of the first one."""
-    text = f"it does in {_count(with_head)} of {tested:.0f}"
+    text = f"{kind}, in {_count(with_head)}"
     if with_head and not np.isnan(beyond_random):
-        text += f", in {_count(beyond_random)} more than random heads"
+        text += f", in {_count(beyond_random)} by more"
     return text
 
 

@@ -38,9 +38,9 @@ def reason_not_to_test(right: Floats, chooses: Flags) -> str:
     choosing = right[chooses]
     _, low, high = share_interval(choosing, np.ones_like(choosing))
     if high < CHANCE:
-        return "below chance"
+        return "below chance on the choosing half"
     if low <= CHANCE:
-        return "at chance"
+        return "not above chance on the choosing half"
     return ""
 
 

@@ -398,7 +398,7 @@ def test_items_are_not_paired_by_their_numbers_within_different_limits(tmp_path:
     named = [make_run(tmp_path / f"{name}-id", items(1), config(decay=name), limit=limits[name]) for name in "ab"]
     printed = run_main(*named)
     assert f"{SENTENCES} items" in printed
-    assert "read different files, or items of them, for" in printed
+    assert "read different files, or items of them, for" in " ".join(printed.split())
 
 
 def swept(folder: Path) -> Path:
@@ -442,7 +442,8 @@ def test_other_denominators_are_told(tmp_path: Path) -> None:
     a = items(1)
     b = a.assign(scored=a["scored"] + (a["sentence"] < 7))
     runs = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
-    assert f"Warning: in 7 items the denominators of {runs[1]} and {runs[0]} differ, so the two" in run_main(*runs)
+    printed = " ".join(run_main(*runs).split())  # it is as wide as the terminal
+    assert f"Warning: in 7 items the denominators of {runs[1]} and {runs[0]} differ, so the two" in printed
 
 
 EXPECTED = "Give a run folder, a results.json, or SWEEP_DIR:ROW"

@@ -254,20 +254,21 @@ def test_paradigms_that_are_not_tested_are_blank_with_the_reason(folder: Path) -
     few = [("p3", *row[1:]) for row in rows[:19]]
     found = measure(data_of(folder, [*rows[:PAIRS], *turned, *mixed, *few]), measurements=GrammarHeads())
     reasons = {row["paradigm"]: row["reason"] for row in rows_of(found)}
-    assert reasons == {"p0": "", "p1": "below chance", "p2": "at chance", "p3": "fewer than 20 pairs"}
+    half = "chance on the choosing half"
+    assert reasons == {"p0": "", "p1": f"below {half}", "p2": f"not above {half}", "p3": "fewer than 20 pairs"}
     for row in rows_of(found):
         is_blank = [pd.isna(row[column]) for column in ("head", "effect", "p", "p_holm", "chosen")]
         assert is_blank == [bool(row["reason"])] * 5
-    assert found.audit["at_chance"] == found.audit["below_chance"] == found.audit["fewer_than_20_pairs"] == 1
-    assert "above chance in 1 of 4 paradigms, at or below it in 2, with too few pairs in 1" in found.answer
+    half = half.replace(" ", "_")
+    assert found.audit[f"not_above_{half}"] == found.audit[f"below_{half}"] == found.audit["fewer_than_20_pairs"] == 1
+    assert "above chance in 1 of 4 paradigms on the pairs that choose, with too few pairs in 1" in found.answer
 
 
 def test_without_any_tested_paradigm_the_accuracy_is_left(folder: Path) -> None:
     rows = preferred_pairs(folder)
     turned = [(*row[:2], row[3], row[2]) for row in rows]
     found = measure(data_of(folder, turned), measurements=GrammarHeads())
-    assert "above chance in 0 of 3 paradigms" in found.answer
-    assert "costs" not in found.answer
+    assert found.answer.endswith("above chance in 0 of 3 paradigms on the pairs that choose.")
     assert found.numbers["zero.tested"] == 0
 
 
@@ -435,7 +436,7 @@ def test_the_time_is_that_of_the_passes(folder: Path, monkeypatch: pytest.Monkey
     assert predicted["exact"] == [3 + 1 + 8 * 0.75, 0]
 
 
-@pytest.mark.parametrize(("right_where_chosen", "reason"), [(True, ""), (False, "below chance")])
+@pytest.mark.parametrize(("right_where_chosen", "reason"), [(True, ""), (False, "below chance on the choosing half")])
 def test_a_paradigm_is_tested_by_the_accuracy_of_the_half_that_chooses(right_where_chosen: bool, reason: str) -> None:
     chooses = choosing_half(np.zeros(40, np.int64), 0)
     right = chooses == right_where_chosen
@@ -450,10 +451,10 @@ def test_reasons_and_effects_of_arrays() -> None:
     right = half.astype(np.float64)
     assert reason_not_to_test(np.ones(19), half[:19]) == "fewer than 20 pairs"
     assert reason_not_to_test(np.ones(20), half) == ""
-    assert reason_not_to_test(np.zeros(20), half) == "below chance"
-    assert reason_not_to_test(np.repeat([1.0, 0.0], [13, 7])[::-1], half) == "at chance"
+    assert reason_not_to_test(np.zeros(20), half) == "below chance on the choosing half"
+    assert reason_not_to_test(np.repeat([1.0, 0.0], [13, 7])[::-1], half) == "not above chance on the choosing half"
     assert reason_not_to_test(right, half) == "", "the testing half is not asked"
-    assert reason_not_to_test(right[::-1], half) == "below chance"
+    assert reason_not_to_test(right[::-1], half) == "below chance on the choosing half"
     random = np.random.default_rng(0)
     intact = random.normal((2, 0), size=(30, 2))
     sets = [intact + random.normal(size=(30, 2)) for _ in range(4)]
