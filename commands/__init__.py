@@ -54,9 +54,10 @@ GOES_ON = "The same command goes on from what is kept."
 STARTS_AGAIN = "The same command starts again."
 _AFTER_INTERRUPT = {
     "fit": GOES_ON,
-    "measure": f"{STARTS_AGAIN} It uses what is kept: stores of attention, trained models, batches of `grammar`.",
+    "measure": f"{STARTS_AGAIN} It uses what is kept: stores of attention, trained models.",
 }
-"""What the same command does after Ctrl-C, as in docs/cluster.md; other commands start again."""
+"""What the same command does after Ctrl-C, as in docs/cluster.md; other commands start again, and an interrupt may have
+a message that says otherwise."""
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
@@ -176,5 +177,6 @@ def _run(words: Sequence[str]) -> int:
         if not is_interrupt:
             raise
         if is_first():
-            print(f"Interrupted. {_AFTER_INTERRUPT.get(words[0], STARTS_AGAIN)}", file=sys.stderr)
+            told = str(end) if isinstance(end, KeyboardInterrupt) else ""
+            print(f"Interrupted. {told or _AFTER_INTERRUPT.get(words[0], STARTS_AGAIN)}", file=sys.stderr)
         return 130

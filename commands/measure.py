@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attention_probing.attention.extraction import return_free_memory
+from attention_probing.commands import GOES_ON
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.faults import full_disk, trainer_fault
 from attention_probing.commands.parser import Parser
@@ -28,6 +29,7 @@ from attention_probing.commands.twins import USE, WORLDS, TwinName, TwinOption, 
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.measures.contract import Measure, check_measurement
 from attention_probing.measures.devices import OneProcess
+from attention_probing.measures.kept_batches import has_batches
 from attention_probing.measures.loop import run_measurement
 from attention_probing.models.configs import settings_class
 from attention_probing.results import Provenance, Result
@@ -339,10 +341,19 @@ class MeasurementRun:
         return result if fabric.world_size == 1 else None
 
     def measure(self, fabric: "Fabric | OneProcess") -> Result | None:
-        """Measure once, and drop measurement and data; processes but the first may return None."""
+        """Measure once, and drop measurement and data; processes but the first may return None.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted; with the message `GOES_ON` if finished batches are kept.
+        """
         limit = self.devices.limit
         bar = self.devices.enable_progress_bar and not self.settings.quiet and Console().is_terminal
-        result = run_measurement(self.measurement, self.data, fabric, limit=limit, bar=bar)
+        try:
+            result = run_measurement(self.measurement, self.data, fabric, limit=limit, bar=bar)
+        except KeyboardInterrupt as interrupt:
+            if has_batches(self.kept):
+                raise KeyboardInterrupt(GOES_ON) from interrupt
+            raise
         if fabric.global_rank == 0 and result is not None and not self.devices.fast_dev_run:
             self.provenance = self.data.provenance
         del self.measurement, self.data  # with their encoder, before a twin loads its own

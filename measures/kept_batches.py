@@ -52,6 +52,11 @@ class KeptBatches:
         return columns
 
 
+def has_batches(folder: Path) -> bool:
+    """Return True if a folder, such as `Measure.kept`, has the numbers of a batch in it or below it."""
+    return any(folder.rglob(f"*{_SUFFIX}"))
+
+
 def _digest(part: str, items: Tensor) -> str:
     content = part.encode() + items.cpu().numpy().tobytes()
     return blake2b(content, digest_size=16).hexdigest()

@@ -100,8 +100,7 @@ def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys:
         ("test", "The same command starts again."),
         (
             "measure",
-            "The same command starts again. It uses what is kept: "
-            "stores of attention, trained models, batches of `grammar`.",
+            "The same command starts again. It uses what is kept: stores of attention, trained models.",
         ),
     ],
 )

@@ -27,11 +27,13 @@ from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, SavedTraining, check_new_folder, new_folder, run_digest
 from attention_probing.commands.sweep_jobs import results_of
 from attention_probing.commands.training import Resume, RunConfig, random_states, set_random_states
+from attention_probing.measures.grammar_heads import GrammarHeads
 from attention_probing.measures.trainings import save_tensors
 from attention_probing.models.checkpoints import read_checkpoint
 from attention_probing.probes import AttentionOnlyProbe
 from attention_probing.results.errors import UserError
 from attention_probing.results.locks import try_lock
+from studies.planted_agreement import agreement_model, write_agreement_pairs
 from tests.test_train import arguments, classifier_arguments
 from tests.trainers import CONTINUES
 
@@ -474,7 +476,7 @@ def interrupt(probe: AttentionOnlyProbe, batch: object) -> None:
         ("clark2019/attention_only.yaml", "goes on from what is kept."),
         (
             "hewitt2019/control.yaml",
-            "starts again. It uses what is kept: stores of attention, trained models, batches of `grammar`.",
+            "starts again. It uses what is kept: stores of attention, trained models.",
         ),
     ],
 )
@@ -496,6 +498,23 @@ def test_ctrl_c_in_a_training_says_what_the_same_command_keeps(
     signal.signal(signal.SIGINT, handler)  # Lightning ignores it from now on
     assert capsys.readouterr().err.endswith(f"Interrupted. The same command {said}\n")
     assert commands.main(command) == 0
+
+
+def test_ctrl_c_in_heads_and_grammar_says_that_finished_batches_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The passes are timed first, which keeps their seconds; then it is interrupted."""
+    agreement_model(1).save(tmp_path / "model")
+    pairs = write_agreement_pairs(tmp_path / "pairs.jsonl", "verb")
+    command = ["measure", "grammar", f"--data.corpus={pairs}", f"--encoder={tmp_path / 'model'}"]
+    command += [f"--data.cache={tmp_path}", f"--trainer.default_root_dir={tmp_path}", "--trainer.accelerator=cpu"]
+    monkeypatch.setattr(GrammarHeads, "update", Mock(side_effect=KeyboardInterrupt))
+    assert commands.main(command) == 130
+    assert capsys.readouterr().err.endswith("Interrupted. The same command goes on from what is kept.\n")
+    shutil.rmtree(tmp_path / "trained")
+    monkeypatch.setattr(GrammarHeads, "begin", Mock(side_effect=KeyboardInterrupt))
+    assert commands.main(command) == 130
+    assert "Interrupted. The same command starts again." in capsys.readouterr().err
 
 
 def test_other_exits_keep_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
