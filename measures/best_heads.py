@@ -203,7 +203,7 @@ class ChosenHeads:
         main = ["relation", "head", "direction", self.split, "own_offset" if self.transferred else "offset"]
         if control is not None:
             main.append("random_init")
-        main.append("p_holm")
+        main += ["p_holm", "chosen"]
         return Table(frame, units, interval=self.split, main=main)
 
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
@@ -380,7 +380,8 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
 
     If heads were chosen on dev and scored on test, the second sentence names the relation whose head is farthest above
     the offset on dev, with its numbers on test. If dev is scored, no relation is named, as the choice has no interval.
-    A head that is chosen again in fewer than half of the resamples of dev is said to be one.
+    A head that is chosen again in fewer than half of the resamples of dev is said to be one. All p are after Holm's
+    correction for the rows of the table.
 
     Args:
         best: The table.
@@ -462,12 +463,12 @@ def _accuracies_text(best: Table) -> str:
 
 
 def _fill_row(best: Table, text: str, row: int) -> str:
-    """Fill the numbers of a row of the table into a sentence."""
+    """Fill the numbers of a row of the table into a sentence; p is after Holm's correction, as in the table."""
     names = [str(best.interval), "offset", "random_init"]
     if "own_offset" in best.frame:
         names.append("own_offset")
     scores = {name: best.estimate(row, name) for name in names}
-    gain = format_difference(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
+    gain = format_difference(best.estimate(row, "over_offset"), best.estimate(row, "p_holm"))
     if best.interval == "dev":
         gain += " one-sided"
     again = warn_of_choice(best.frame["chosen"][row])

@@ -492,6 +492,8 @@ def all_trees(edges: ChosenEdges) -> Table:
 def trees_answer(best: Table, relations: Table) -> str:
     """Return the answer: the best trees beside right branching, and relations that heads find better than a distance.
 
+    All p are after Holm's correction for the rows of their table.
+
     Args:
         best: The table `best_trees`.
         relations: The table `best_relations`.
@@ -509,7 +511,8 @@ def trees_answer(best: Table, relations: Table) -> str:
         words[tree] = best.estimate(row, "test")
         words[f"{tree}_head"] = str(best.frame["head"][row])
         words[f"{tree}_again"] = warn_of_choice(best.frame["chosen"][row])
-        words[f"{tree}_gain"] = format_difference(best.estimate(row, "over_right_branching"), best.estimate(row, "p"))
+        gain = best.estimate(row, "over_right_branching")
+        words[f"{tree}_gain"] = format_difference(gain, best.estimate(row, "p_holm"))
     tested = relations.frame[(relations.frame["n"] >= FEW) & (relations.frame["relation"] != ALL)]
     tested = tested.dropna(subset="p")
     if len(tested):
