@@ -16,6 +16,9 @@ from attention_probing.results.settings import seeds, settings_without_seeds
 OF_PREDICTIONS = ("f1", "compression")
 """Scores whose denominators depend on the predictions, so that they differ between any two runs."""
 
+GOLD = "data.init_args.gold"
+"""Setting that tells whether items have their own gold."""
+
 
 @dataclass(frozen=True, eq=False)
 class ScoredRun:
@@ -52,6 +55,11 @@ class ScoredRun:
     def value(self) -> float:
         """Score of the run: sum of the numerators in `counts` / sum of the denominators."""
         return compute_ratio(self.counts)
+
+    @property
+    def has_shuffled_gold(self) -> bool:
+        """True if items have the gold of others, as in the twin `shuffled`."""
+        return self.config is not None and settings_without_seeds(self.config).get(GOLD) == "shuffled"
 
     def other_data(self, other: "ScoredRun") -> list[str]:
         """Return the names of the splits that two runs read from different files, plant differently or limit."""
@@ -273,9 +281,12 @@ def list_cautions(runs: Sequence[ScoredRun]) -> list[str]:
             )
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
         if run.name not in OF_PREDICTIONS and differing:
+            expected = ""
+            if run.has_shuffled_gold != reference.has_shuffled_gold:
+                expected = ", as expected with shuffled gold"
             messages.append(
                 f"in {pluralize(differing, 'item')} the denominators of {run.folder} and {reference.folder} differ, so "
-                "the two scores are not over the same words or mentions"
+                f"the two scores are not over the same words or mentions{expected}"
             )
     return messages
 

@@ -160,14 +160,19 @@ def add_twins(result: Result, twins: Mapping[TwinName, Result]) -> Result:
                 )
         audit[f"{TWINS}.{name}"] = f"{TWINS}/{name}"
     tables = dict(result.tables)
-    if result.headline:
+    if _compared(result):
         tables = {TABLE: _side_by_side(result, twins), **tables}
     answer = f"{result.answer} {describe_twins(result, twins)}".strip()
     return replace(result, scores=scores, tables=tables, answer=answer, audit=audit)
 
 
+def _compared(result: Result) -> list[str]:
+    """Return the headline scores that are compared with twins: those with random weights are controls themselves."""
+    return [score for score in result.headline if not score.startswith("random_init.")]
+
+
 def _side_by_side(result: Result, twins: Mapping[TwinName, Result]) -> Table:
-    """Return a table with a row for each headline score, and columns for the run and each twin, with intervals."""
+    """Return a table with a row for each compared score, and columns for the run and each twin, with intervals."""
     worlds: dict[str, Mapping[str, Estimate]] = {"real": result.scores}
     for name, twin in twins.items():
         worlds[COLUMNS[name]] = twin.scores
@@ -175,7 +180,7 @@ def _side_by_side(result: Result, twins: Mapping[TwinName, Result]) -> Table:
     units: list[Unit] = []
     without_interval = []
     items: dict[str, list[float]] = {world: [] for world in worlds}
-    for score in result.headline:
+    for score in _compared(result):
         row: dict[str, object] = {"score": score}
         unit = result.scores[score].unit
         for world, known in worlds.items():

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,7 +46,7 @@ def items(seed: int, gain: float = 0.0) -> pd.DataFrame:
     )
 
 
-def config(seeds: int = 0, folder: str = "runs", **model: object) -> dict[str, object]:
+def config(seeds: int = 0, folder: str = "runs", **model: object) -> dict[str, Any]:
     return {
         "seed_everything": seeds,
         "trainer": {"max_epochs": 4, "default_root_dir": folder, "callbacks": [{"init_args": {"dirpath": folder}}]},
@@ -444,6 +445,12 @@ def test_other_denominators_are_told(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
     printed = " ".join(run_main(*runs).split())  # it is as wide as the terminal
     assert f"Warning: in 7 items the denominators of {runs[1]} and {runs[0]} differ, so the two" in printed
+    assert "as expected" not in printed
+    shuffled = config()
+    shuffled["data"]["init_args"]["gold"] = "shuffled"
+    twin = make_run(tmp_path / "twin", b, shuffled)
+    printed = " ".join(run_main(runs[0], twin).split())
+    assert "over the same words or mentions, as expected with shuffled gold" in printed
 
 
 EXPECTED = "Give a run folder, a results.json, or SWEEP_DIR:ROW"

@@ -318,6 +318,14 @@ def test_the_headline_scores_stand_side_by_side() -> None:
     assert "twin.random.above" not in both.scores
 
 
+def test_scores_of_untrained_layers_are_no_row_beside_twins() -> None:
+    """They are a control, of which a twin would be a control."""
+    real = some_result(**{"uas": 0.7, "random_init.uas": 0.1})
+    both = add_twins(real, {"random": real})
+    assert both.tables["twins"].frame["score"].tolist() == ["uas"]
+    assert both.scores["twin.random.random_init.uas"].value == 0.1
+
+
 def test_dry_counts_the_passes_of_twins(corpus: str, bert: Path) -> None:
     def passes(twins: tuple[Any, ...], **options: Any) -> tuple[int, int]:  # noqa: ANN401
         data = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), **options)
