@@ -228,6 +228,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         first = self.ablations[0].name
         outputs.warn_of_one_label(first)
         whole = outputs.score(first, WHOLE, draws)
+        outputs.warn_of_chance(whole)
         further = outputs.further_scores(first, WHOLE, draws)
         tables, differences = self._tables(outputs, {self.task.score: whole, **further})
         scores = {self.task.score: whole, **further}

@@ -21,7 +21,7 @@ from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.classification import mostly_one_label
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import Statistic
-from attention_probing.results import Estimate, Flags, Floats, Integers, Unit, UserError
+from attention_probing.results import Estimate, Flags, Floats, Integers, Unit, UserError, format_estimate
 
 WHOLE: Heads = frozenset()
 """The empty set: no head is ablated."""
@@ -147,6 +147,21 @@ class TaskOutputs:
         one_label = mostly_one_label(self.gold.astype(np.int64), predicted, self.task.labels)
         if one_label:
             rank_zero_warn(f"The model without ablation {one_label}, so ablation can change little. Train it longer.")
+
+    def warn_of_chance(self, whole: Estimate) -> None:
+        """Warn if the intact model is not above chance: its interval includes chance, or lies below it.
+
+        Args:
+            whole: Score of the intact model.
+        """
+        chance = self.task.chance
+        if chance is None or whole.low is None or not whole.low <= chance:
+            return
+        by_chance = format_estimate(Estimate(chance, unit=whole.unit))
+        rank_zero_warn(
+            f"The model without ablation is right in {format_estimate(whole)} of the {self.task.noun}, which is not "
+            f"above chance ({by_chance}), so effects on it say little. Name another model, or other {self.task.noun}."
+        )
 
 
 def make_ablation(

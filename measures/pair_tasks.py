@@ -50,6 +50,7 @@ class PairTask(Task):
     noun = "pairs"
     score = "pairs.accuracy"
     unit = "fraction"
+    chance = 0.5
     width = 2
 
     def __init__(self, split: PairSplit) -> None:

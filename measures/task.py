@@ -62,6 +62,7 @@ class Task(ABC):
         unit: Unit of the score.
         loss_unit: Unit of the losses.
         lower_is_better: True if the score is a loss.
+        chance: The score by chance, if it is the same for all data.
         noun: What is scored, in the plural.
     """
 
@@ -76,6 +77,7 @@ class Task(ABC):
     unit: Unit
     loss_unit: Unit = "nats"
     lower_is_better: ClassVar[bool] = False
+    chance: ClassVar[float | None] = None
     noun: ClassVar[str] = "texts"
 
     @abstractmethod

@@ -24,10 +24,11 @@ from attention_probing.measures.pair_tasks import MaskedPairs, MinimalPairs, pai
 from attention_probing.results import UserError
 from tests.measures.heads_off import off
 from tests.measures.test_importance import language_model
-from tests.measures.test_pairs import Rows, data_of, items_of, some_pairs
+from tests.measures.test_pairs import AT_CHANCE, Rows, data_of, items_of, some_pairs
 from tests.tiny import BROKEN, SIZES, save, save_bert
 from tests.trainers import scored
 
+pytestmark = AT_CHANCE
 HEADS = [(0, 1), (1, 2)]
 
 

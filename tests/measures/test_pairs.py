@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -45,6 +46,9 @@ from tests.printed import share
 from tests.tiny import TEXTS, save_llama
 from tests.trainers import scored
 
+AT_CHANCE = pytest.mark.filterwarnings("ignore:The model without ablation is right in")
+"""Tiny models with random weights are."""
+pytestmark = AT_CHANCE
 Rows = list[tuple[str, str, str, str]]
 WORDS = " ".join(TEXTS).split()
 
@@ -458,6 +462,13 @@ def test_both_sentences_of_a_pair_have_the_same_replacements_from_other_pairs(tm
         make_ablation("resample", task.outputs, lambda: task.draw(one, "test", 100, 0), 0)
 
 
+def test_a_model_that_is_not_above_chance_is_told(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    told = r"is right in .* % \[.*\] of the pairs, which is not above chance \(50\.0 %\), so effects on it say little"
+    with pytest.warns(UserWarning, match=told):
+        scored(HeadAblation(layers=False), data_of(tmp_path, some_pairs()))
+
+
 def planted(folder: Path, paradigm: Paradigm) -> tuple[AgreementModel, PairDataModule]:
     """A model that one head of layer 2 decides, and pairs that differ in the verb or in the subject."""
     model = agreement_model(1)
@@ -469,7 +480,9 @@ def planted(folder: Path, paradigm: Paradigm) -> tuple[AgreementModel, PairDataM
 def test_the_head_that_a_pair_needs_costs_20_points_and_no_other_2(tmp_path: Path) -> None:
     model, data = planted(tmp_path, "verb")
     kinds: tuple[Kind, ...] = ("mean", "uniform", "zero")
-    found = scored(HeadAblation(kinds=kinds, layers=False, sets={"needed": [model.needed]}, random=3), data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is above chance
+        found = scored(HeadAblation(kinds=kinds, layers=False, sets={"needed": [model.needed]}, random=3), data)
     assert found.numbers["pairs.accuracy"] == 1
     for row in rows_of(found.tables["ablation"].frame):
         assert row.difference <= -0.2 if f"{row.layer}-{row.head}" == model.needed else row.difference >= -0.02
