@@ -38,7 +38,14 @@ from attention_probing.results.errors import UserError, check_names, pluralize, 
 from attention_probing.results.heads import head_map
 from attention_probing.results.options import Rate, Several, checked
 from attention_probing.results.progress import Progress, inform
-from attention_probing.results.sentences import LEVEL, Difference, describe_differences, fill_sentence
+from attention_probing.results.sentences import (
+    LEVEL,
+    Difference,
+    describe_difference,
+    describe_differences,
+    fill_sentence,
+    format_difference,
+)
 
 
 @dataclass(frozen=True)
@@ -287,6 +294,15 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         for row, (set_name, change) in zip(rows.index, differences[name, ablation.name].items(), strict=True):
             at_once = with_interval_and_p(change, tests) if change.draws.size else change
             family.append(Difference(set_name, at_once, p_unit=units[row]))
+        tested = [place for place, value in enumerate(rows[p]) if value == value]
+        if than and len(tested) == 1:
+            [place] = tested
+            size = format_difference(tables[name].estimate(int(rows.index[place]), "difference"))
+            beyond = describe_difference(family[place])
+            return (
+                f"{nouns[name]} {family[place].name} changes it by {size}; against random heads of the same layers "
+                f"that is {beyond}"
+            )
         return describe_differences(family, rows[p].tolist(), nouns[name], "change it", than)
 
     def _tables(self, outputs: TaskOutputs, whole: Scores) -> tuple[dict[str, Table], Differences]:

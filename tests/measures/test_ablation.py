@@ -98,9 +98,10 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     table = found.tables["sets"]
     (of_both,) = table.frame.index[table.frame["set"] == "both"]
     gain = format_difference(*(table.estimate(of_both, name) for name in ("beyond_random", "beyond_random_p_holm")))
+    change = format_difference(table.estimate(of_both, "difference"))
     assert found.answer == (
         f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; ablated alone (zero), set "
-        f"both does not significantly change it otherwise than random heads of the same layers: {gain}."
+        f"both changes it by {change}; against random heads of the same layers that is {gain}."
     )
     assert {"ablation_zero", "layers_zero"} <= set(found.figures)
 
