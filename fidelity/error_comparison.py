@@ -294,8 +294,13 @@ class Comparison:
         )
 
     def auroc(self, predictor: str) -> Estimate:
-        """Return the AUROC of a predictor, with its interval."""
-        return self.numbers[predictor].estimate
+        """Return the AUROC of a predictor, with its interval, which is cut off at 0 and 1.
+
+        The interval is moved out for new fits (`widen_for_refits`), which may lead it beyond what an AUROC can be.
+        """
+        estimate = self.numbers[predictor].estimate
+        low, high = np.clip(estimate.interval, 0.0, 1.0).tolist()
+        return replace(estimate, low=low, high=high)
 
     def scores(self) -> dict[str, Estimate]:
         """Return the scores of a result by name."""
