@@ -320,7 +320,7 @@ def test_the_headline_scores_stand_side_by_side() -> None:
 
 def test_scores_of_untrained_layers_are_no_row_beside_twins() -> None:
     """They are a control, of which a twin would be a control."""
-    real = some_result(**{"uas": 0.7, "random_init.uas": 0.1})
+    real = some_result(None, **{"uas": 0.7, "random_init.uas": 0.1})
     both = add_twins(real, {"random": real})
     assert both.tables["twins"].frame["score"].tolist() == ["uas"]
     assert both.scores["twin.random.random_init.uas"].value == 0.1
