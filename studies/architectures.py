@@ -67,6 +67,9 @@ SIZES: Sequence[tuple[str, int]] = (
     (r"(mamba_d_state|ssm_state_size|^state_size|mamba_chunk_size)$", 8),
 )
 """Names of settings, and their values in a small model; the first that fits counts."""
+TOKENS = {"pad": 0, "bos": 2, "eos": 3, "cls": 2, "sep": 3}
+OTHER_TOKEN = 4
+"""Ids of special tokens of a small model, where those of the default are beyond its vocabulary."""
 LATENT, SMALL_HEADS = {"num_key_value_heads": 4}, {"head_dim": 8}
 VISION = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
 FURTHER: Mapping[str, Mapping[str, Any]] = {
@@ -105,15 +108,25 @@ REASONS = {
 
 def small(model_type: str) -> dict[str, Any]:
     """Return settings of a small model of an architecture."""
-    default, found = CONFIG_MAPPING[model_type](), dict[str, Any]()
+    default = CONFIG_MAPPING[model_type]()
+    settings: dict[str, Any] = {}
     for name, value in vars(default).items():
-        size = next((size for pattern, size in SIZES if re.search(pattern, name)), None)
+        size = _small_size(name)
         is_size = (type(value) is int and value > 0) or (value is None and name == "num_key_value_heads")
         if is_size and size is not None and "feed_forward" not in name:
-            found[name] = size
+            settings[name] = size
         if name.endswith("token_id") and isinstance(value, int) and value >= VOCABULARY:
-            found[name] = {"pad": 0, "bos": 2, "eos": 3, "cls": 2, "sep": 3}.get(name.partition("_")[0], 4)
-    return {**found, **FURTHER.get(model_type, {})}
+            token = name.partition("_")[0]
+            settings[name] = TOKENS.get(token, OTHER_TOKEN)
+    return {**settings, **FURTHER.get(model_type, {})}
+
+
+def _small_size(setting: str) -> int | None:
+    """Return the value of a setting in a small model; None if it keeps its default."""
+    for pattern, size in SIZES:
+        if re.search(pattern, setting):
+            return size
+    return None
 
 
 def text_models() -> list[str]:
@@ -136,7 +149,8 @@ def build(model_type: str, seed: int = 0) -> PreTrainedModel:
     """Make a small model with eager attention and random weights that are far from their initialisation."""
     config = CONFIG_MAPPING[model_type](**small(model_type))
     with torch.device("meta"):
-        size = sum(one.numel() for one in AutoModel.from_config(config).parameters())  # type: ignore[no-untyped-call]
+        unmade: PreTrainedModel = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    size = sum(parameter.numel() for parameter in unmade.parameters())
     if size > LARGEST:
         raise ValueError(f"{size / 1e6:.0f} million parameters")
     torch.manual_seed(seed)
@@ -171,30 +185,32 @@ def texts(model: PreTrainedModel) -> Iterator[tuple[str, dict[str, Tensor], tupl
         real = []
         for number, row in enumerate(rows):
             start = 0 if padding == "right" else longest - len(row)
-            some = slice(start, start + len(row))
-            ids[number, some] = row
-            mask[number, some] = 1
-            real.append(some)
+            positions = slice(start, start + len(row))
+            ids[number, positions] = row
+            mask[number, positions] = 1
+            real.append(positions)
         yield padding, {"input_ids": ids, "attention_mask": mask}, tuple(real)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a model type gives.
+    """Comparison of one model type with its eager attention.
 
     Attributes:
-        model_type: Its name.
-        layers: How it is read; None if it is refused or cannot be built small.
+        model_type: Name of the model type.
+        layers: Its attention layers; None if it is refused or cannot be built small.
         refused: The message of the refusal.
         unbuilt: The reason why no small model can be built.
         gaps: Largest difference of weights by padding and length, such as `left, 5`.
         states: Largest difference of last hidden states, relative to the largest number.
-        intact: The same with no head switched off; None if heads cannot be switched off.
-        off: The same with heads off, halved or patched, from the same by hand; None if heads cannot be switched off.
+        intact: Largest relative difference of last hidden states with no head switched off; None if heads cannot be
+            switched off.
+        off: Largest relative difference of last hidden states with heads off, halved or patched, from the same by
+            hand; None if heads cannot be switched off.
         shares: True if the layers below the heads that are off are computed once for all sets of heads.
-        unchanged: Why heads cannot be switched off, or their zeroing cannot be compared.
+        unchanged: Reason why heads cannot be switched off, or their zeroing cannot be compared.
         norms: Largest difference of norms from norms by hand, relative to the largest; None if there are no norms.
-        without_norms: Why there are no norms, or they cannot be compared.
+        without_norms: Reason why there are no norms, or they cannot be compared.
     """
 
     model_type: str
@@ -212,8 +228,14 @@ class Row:
 
     @property
     def gap(self) -> float:
-        """The largest of all differences."""
-        return max((*(self.gaps or {}).values(), self.states))
+        """The largest difference of weights and states."""
+        gaps = self.gaps or {}
+        return max(self.states, *gaps.values())
+
+    @property
+    def gap_of_changes(self) -> float:
+        """The largest difference of norms, and of states with heads changed or not."""
+        return max(self.intact or 0, self.off or 0, self.norms or 0)
 
     @property
     def is_equal(self) -> bool:
@@ -231,21 +253,40 @@ class Row:
         return (self.norms or 0) <= CLOSE
 
     @property
+    def is_wrong(self) -> bool:
+        """True if one of the comparisons of a model that is loaded shows a difference."""
+        return not (self.is_equal and self.changes_equal and self.norms_equal)
+
+    @property
     def cells(self) -> str:
         """The row of the table."""
         assert self.layers is not None
         assert self.gaps is not None
-        through = "own weights" if self.layers.tapped else "interface"
-        notes = [f"layers {', '.join(str(one + 1) for one in self.layers.attending)} of {self.layers.layers}"]
-        notes = [*(notes if self.layers.is_hybrid else []), *(["sinks"] if self.layers.has_sinks else [])]
-        numbers = [_shown(gap) for gap in (*self.gaps.values(), self.states)]
-        numbers.append(self.unchanged if self.off is None else f"off {_shown(self.off)}, intact {_shown(self.intact)}")
-        numbers.append(self.without_norms if self.norms is None else f"norms {_shown(self.norms)}")
-        return f"| {' | '.join((f'`{self.model_type}`', ', '.join([through, *notes]), *numbers))} |"
+        access = ["own weights" if self.layers.tapped else "interface"]
+        if self.layers.is_hybrid:
+            attending = ", ".join(str(layer + 1) for layer in self.layers.attending)
+            access.append(f"layers {attending} of {self.layers.layers}")
+        if self.layers.has_sinks:
+            access.append("sinks")
+
+        cells = [f"`{self.model_type}`", ", ".join(access)]
+        for gap in (*self.gaps.values(), self.states):
+            cells.append(_format_gap(gap))
+        if self.off is None:
+            cells.append(self.unchanged)
+        else:
+            cells.append(f"off {_format_gap(self.off)}, intact {_format_gap(self.intact)}")
+        if self.norms is None:
+            cells.append(self.without_norms)
+        else:
+            cells.append(f"norms {_format_gap(self.norms)}")
+        return f"| {' | '.join(cells)} |"
 
 
-def _shown(gap: float | None) -> str:
-    return "0" if not gap or gap < 1e-6 else f"{gap:.0e}"
+def _format_gap(gap: float | None) -> str:
+    if not gap or gap < 1e-6:
+        return "0"
+    return f"{gap:.0e}"
 
 
 def row(model_type: str) -> Row:
@@ -264,28 +305,34 @@ def row(model_type: str) -> Row:
             layers = check(model, model_type)
         except EncoderError as error:
             return Row(model_type, refused=str(error))
-        found = compared(model_type, model, eager, layers)
-        found = replace(found, **compare_heads_off(model, eager, layers))
-        return replace(found, **compare_norms(model, eager, layers))
+        compared = compare_captures(model_type, model, eager, layers)
+        compared = replace(compared, **compare_heads_off(model, eager, layers))
+        return replace(compared, **compare_norms(model, eager, layers))
 
 
 @torch.inference_mode()
-def compared(model_type: str, model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> Row:
+def compare_captures(model_type: str, model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> Row:
     """Return the differences between what captures read and the eager model."""
-    gaps, states = dict[str, float](), 0.0
+    all_layers = frozenset(range(len(layers.attending)))
+    gaps: dict[str, float] = {}
+    states = 0.0
     for padding, inputs, real in texts(model):
-        found = read_attention(model, inputs)
-        product: dict[int, Tensor] = {}
-        every = frozenset(range(len(layers.attending)))
-        capture_attention(model, inputs, product.__setitem__, every)
-        own = eager(**inputs, output_attentions=True)
-        weights = [one for one in own.attentions if one is not None]
-        assert len(product) == len(found.weights) == len(weights)
-        pairs = [*zip(product.values(), weights, strict=True), *zip(found.weights, weights, strict=True)]
-        for number, some in enumerate(real):
-            differences = [(one - other)[number, :, some, some].abs().max() for one, other in pairs]
-            gaps[f"{padding}, {some.stop - some.start}"] = float(torch.stack(differences).max().nan_to_num(9))
-        states = max(states, largest_difference(found.state, own[0], real, square=False))
+        read = read_attention(model, inputs)
+        captured: dict[int, Tensor] = {}
+        capture_attention(model, inputs, captured.__setitem__, all_layers)
+        outputs = eager(**inputs, output_attentions=True)
+        weights = [layer for layer in outputs.attentions if layer is not None]
+        assert len(captured) == len(read.weights) == len(weights)
+
+        pairs = [*zip(captured.values(), weights, strict=True), *zip(read.weights, weights, strict=True)]
+        for number, positions in enumerate(real):
+            differences = []
+            for ours, theirs in pairs:
+                difference = (ours - theirs)[number, :, positions, positions]
+                differences.append(difference.abs().max())
+            pieces = positions.stop - positions.start
+            gaps[f"{padding}, {pieces}"] = float(torch.stack(differences).max().nan_to_num(9))
+        states = max(states, largest_difference(read.state, outputs[0], real, square=False))
     return Row(model_type, layers, gaps=gaps, states=states)
 
 
@@ -305,23 +352,35 @@ def compare_heads_off(model: PreTrainedModel, eager: PreTrainedModel, layers: At
         rows = torch.arange(number).roll(-1)[:, None].expand(-1, pieces)
         is_real = inputs["attention_mask"].bool()
         places = torch.arange(pieces).where(is_real & is_real.roll(-1, 0), -1)
-        expected: dict[Ablation, list[Tensor]] = {}
         try:
-            for factor in (0.0, 0.5):
-                scaled = [run_with_heads_scaled(eager, inputs, heads, layers.layers, factor) for heads in OFF]
-                expected[Ablation("scale", factor=factor) if factor else Ablation("zero")] = scaled
-            expected[Ablation("patch")] = [run_with_heads_patched(eager, inputs, heads, layers.layers) for heads in OFF]
+            expected = _change_by_hand(eager, inputs, layers.layers)
         except NoReferenceError as error:
             return {"unchanged": f"not compared: {error}"}
         with torch.inference_mode():
-            own = eager(**inputs)[0]
+            unchanged = eager(**inputs)[0]
         for ablation, by_hand in expected.items():
             sets = [frozenset(), *OFF]
             same, *ours = ablated.run(lambda given: model(**given)[0], inputs, ablation, sets, partners=(rows, places))
-            intact = max(intact, largest_difference(same, own, real, square=False))
+            intact = max(intact, largest_difference(same, unchanged, real, square=False))
             for one, other in zip(ours, by_hand, strict=True):
                 off = max(off, largest_difference(one, other, real, square=False))
     return {"intact": intact, "off": off, "shares": ablated.shares}
+
+
+def _change_by_hand(model: PreTrainedModel, inputs: Mapping[str, Tensor], layers: int) -> dict[Ablation, list[Tensor]]:
+    """Return the last hidden states with each set of `OFF` zeroed, halved and patched by hand.
+
+    Raises:
+        NoReferenceError: Not every layer calls the eager attention function of its file.
+    """
+    zeroed = []
+    halved = []
+    patched = []
+    for heads in OFF:
+        zeroed.append(run_with_heads_scaled(model, inputs, heads, layers, 0.0))
+        halved.append(run_with_heads_scaled(model, inputs, heads, layers, 0.5))
+        patched.append(run_with_heads_patched(model, inputs, heads, layers))
+    return {Ablation("zero"): zeroed, Ablation("scale", factor=0.5): halved, Ablation("patch"): patched}
 
 
 def compare_norms(model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> dict[str, Any]:
@@ -348,36 +407,44 @@ def read_norms(model: PreTrainedModel, inputs: Mapping[str, Tensor], parts: Sequ
     """Return the quantity `norms` of every layer, `[batch, heads, from, to]`, as captures compute it."""
     reduction: Any = None  # from pieces to words, which is not asked for
     quantity = Norms(dict(enumerate(parts)), inputs["attention_mask"].bool(), reduction)
-    found: dict[int, Tensor] = {}
+    norms: dict[int, Tensor] = {}
 
     def measure(layer: int, call: LayerCall) -> Tensor:
         return quantity.maps(layer, call)
 
-    capture_attention(model, inputs, found.__setitem__, frozenset(range(len(parts))), measure=measure)
-    return list(found.values())
+    capture_attention(model, inputs, norms.__setitem__, frozenset(range(len(parts))), measure=measure)
+    return list(norms.values())
 
 
 def reason(refused: str) -> str:
     """Return a short form of a refusal."""
-    return next((short for part, short in REASONS.items() if part in refused), "other")
+    return _shorten(refused, REASONS, default="other")
 
 
-def listed(names: Iterable[str]) -> str:
-    """Return names as code, separated by commas."""
-    return ", ".join(f"`{name}`" for name in names)
+def _shorten(message: str, reasons: Mapping[str, str], default: str) -> str:
+    """Return the reason whose key is a part of a message, or a default."""
+    for part, short in reasons.items():
+        if part in message:
+            return short
+    return default
+
+
+def join_types(rows: Iterable[Row]) -> str:
+    """Return the names of model types as code, separated by commas."""
+    return ", ".join(f"`{row.model_type}`" for row in rows)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows of the page by what became of them.
+    """Rows of the page by the outcome of their comparison.
 
     Attributes:
         built: Model types that can be built small.
-        unbuilt: Those that cannot.
-        equal: Those whose weights and states are the model's own.
-        silent: Those whose weights, states, heads that are off or norms differ without a word.
-        changed: Those whose heads can be switched off, and were compared with zeroing by hand.
-        with_norms: Those that have norms, which were compared with norms by hand.
+        unbuilt: Model types that cannot.
+        equal: Model types whose weights and states are the model's own.
+        silent: Model types whose weights, states, heads that are off or norms differ without a message.
+        changed: Model types whose heads can be switched off, and were compared with zeroing by hand.
+        with_norms: Model types that have norms, which were compared with norms by hand.
     """
 
     built: Sequence[Row]
@@ -388,33 +455,32 @@ class Counts:
     with_norms: Sequence[Row]
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> "Counts":
+    def from_rows(cls, rows: Sequence[Row]) -> "Counts":
         """Sort the rows."""
         built = [one for one in rows if not one.unbuilt]
         loaded = [one for one in built if one.layers]
-        wrong = [one for one in loaded if not (one.is_equal and one.changes_equal and one.norms_equal)]
         return cls(
             built,
             unbuilt=[one for one in rows if one.unbuilt],
             equal=[one for one in loaded if one.is_equal],
-            silent=wrong,
+            silent=[one for one in loaded if one.is_wrong],
             changed=[one for one in loaded if one.off is not None],
             with_norms=[one for one in loaded if one.norms is not None],
         )
 
     @property
-    def refused(self) -> dict[str, list[str]]:
+    def refused(self) -> dict[str, list[Row]]:
         """Model types that are refused, by the short form of the refusal."""
-        found = dict[str, list[str]]()
+        by_reason: dict[str, list[Row]] = {}
         for one in self.built:
             if one.refused:
-                found.setdefault(reason(one.refused), []).append(one.model_type)
-        return found
+                by_reason.setdefault(reason(one.refused), []).append(one)
+        return by_reason
 
     @property
     def summary(self) -> str:
         """One sentence for each comparison, with its counts."""
-        refused = sum(map(len, self.refused.values()))
+        refused = sum(len(rows) for rows in self.refused.values())
         off = sum(one.changes_equal for one in self.changed)
         norms = sum(one.norms_equal for one in self.with_norms)
         sharing = sum(one.shares for one in self.changed)
@@ -427,15 +493,16 @@ class Counts:
 
 
 def _sentence_of_run(rows: Sequence[Row], seconds: float) -> str:
+    counts = Counts.from_rows(rows)
     return (
         f"transformers {transformers.__version__}, {seconds:.0f} s on {os.cpu_count()} cores: {len(rows)} model types "
-        f"of text, of which {len(Counts.of(rows).built)} can be built small. {Counts.of(rows).summary}"
+        f"of text, of which {len(counts.built)} can be built small. {counts.summary}"
     )
 
 
 def page(rows: Sequence[Row], seconds: float) -> str:
     """Return the Markdown of docs/architectures.md."""
-    counts = Counts.of(rows)
+    counts = Counts.from_rows(rows)
     text = PAGE.read_text(encoding="utf-8")
     head = text.partition(MADE)[0]
     lowest = text.partition(LOWEST)[2].partition("\n\n")[0].strip()
@@ -445,15 +512,15 @@ def page(rows: Sequence[Row], seconds: float) -> str:
         "With sinks": [one for one in counts.equal if one.layers and one.layers.has_sinks],
         "Hybrid": [one for one in counts.equal if one.layers and one.layers.is_hybrid],
     }
-    families = [one.model_type for one in counts.equal if one.model_type in FAMILIES]
+    families = [one for one in counts.equal if one.model_type in FAMILIES]
     largest = max(1e-6, *(one.gap for one in counts.equal))
-    largest_change = max(1e-6, *(max(one.intact or 0, one.off or 0, one.norms or 0) for one in counts.equal))
+    largest_change = max(1e-6, *(one.gap_of_changes for one in counts.equal))
     short, long, middle = LENGTHS
     lines = [
         MADE,
         "",
         f"`python -m studies.architectures`, {_sentence_of_run(rows, seconds)} "
-        f"Of the ten largest families, equal: {listed(families)}.",
+        f"Of the ten largest families, equal: {join_types(families)}.",
         "",
         f"Weights and last hidden states are compared in single precision, for texts of {short}, {middle} and {long} "
         f"pieces (windows, chunks and top-k are {WINDOW}), alone, padded on the right and padded on the left. "
@@ -467,19 +534,21 @@ def page(rows: Sequence[Row], seconds: float) -> str:
         "",
         f"- Read through the interface ({len(counts.equal) - len(tapped)}): all types not named below",
     ]
-    for kind, some in kinds.items():
-        lines.append(f"- {kind} ({len(some)}): {listed(one.model_type for one in some)}")
+    for kind, of_kind in kinds.items():
+        lines.append(f"- {kind} ({len(of_kind)}): {join_types(of_kind)}")
     for one in counts.silent:
         lines.append(f"- `{one.model_type}` differs: {one.cells}")
     lines += ["", "## Heads off and norms", ""]
     lines += _lines_by_reason("Heads are not switched off:", counts.equal, "unchanged")
-    whole = [one.model_type for one in counts.changed if not one.shares]
-    lines.append(f"- Every set of heads that is off is a pass through the whole model ({len(whole)}): {listed(whole)}")
+    whole = [one for one in counts.changed if not one.shares]
+    lines.append(
+        f"- Every set of heads that is off is a pass through the whole model ({len(whole)}): {join_types(whole)}"
+    )
     lines += _lines_by_reason("No norms:", counts.equal, "without_norms")
     lines += ["", "## Refused", ""]
-    for why, names in sorted(counts.refused.items(), key=lambda item: -len(item[1])):
-        lines.append(f"- {why} ({len(names)}): {listed(names)}")
-    unbuilt = listed(one.model_type for one in counts.unbuilt)
+    for cause, refused in sorted(counts.refused.items(), key=lambda item: -len(item[1])):
+        lines.append(f"- {cause} ({len(refused)}): {join_types(refused)}")
+    unbuilt = join_types(counts.unbuilt)
     lines += ["", f"Not built small, as their configurations want other sizes: {unbuilt}.", ""]
     return head + "\n".join(lines)
 
@@ -495,17 +564,17 @@ NORM_REASONS = {
 
 def _lines_by_reason(title: str, rows: Sequence[Row], attribute: str) -> list[str]:
     """Return a line for each reason that rows give in an attribute, with the model types that give it."""
-    by_reason = dict[str, list[str]]()
+    by_reason: dict[str, list[Row]] = {}
     for one in rows:
-        given = getattr(one, attribute)
-        if given:
-            short = next((name for part, name in NORM_REASONS.items() if part in given), given)
-            by_reason.setdefault(short, []).append(one.model_type)
+        message = getattr(one, attribute)
+        if message:
+            short = _shorten(message, NORM_REASONS, default=message)
+            by_reason.setdefault(short, []).append(one)
     lines = []
-    for why, names in by_reason.items():
-        line = f"- {title} {why} ({len(names)})"
-        if why not in (OWN_WEIGHTS, NO_VALUES, HYBRID):  # which are listed above
-            line = f"{line}: {listed(names)}"
+    for short, of_reason in by_reason.items():
+        line = f"- {title} {short} ({len(of_reason)})"
+        if short not in (OWN_WEIGHTS, NO_VALUES, HYBRID):  # which are listed above
+            line = f"{line}: {join_types(of_reason)}"
         lines.append(line)
     return lines
 
@@ -514,8 +583,8 @@ def page_with_lowest(rows: Sequence[Row], seconds: float) -> str:
     """Return the page of docs/architectures.md with another paragraph on the lowest version of transformers."""
     before, mark, after = PAGE.read_text(encoding="utf-8").partition(LOWEST)
     rest = after.partition("\n\n")[2].lstrip()
-    silent = [one.model_type for one in Counts.of(rows).silent]
-    wrong = f" Wrong: {listed(silent)}." if silent else ""
+    silent = Counts.from_rows(rows).silent
+    wrong = f" Wrong: {join_types(silent)}." if silent else ""
     return (
         f"{before}{mark}\nThe lowest version: `python -m studies.architectures --lowest`, "
         f"{_sentence_of_run(rows, seconds)}{wrong}\n\n{rest}"
@@ -529,11 +598,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lowest", action="store_true", help="write the paragraph on the lowest version alone")
     given = parser.parse_args(arguments)
     start = time.monotonic()
-    rows = list[Row]()
+    rows: list[Row] = []
     for name in given.names or text_models():
-        found = row(name)
-        rows.append(found)
-        print(found.cells if found.layers else f"{name}: {found.refused or found.unbuilt}", flush=True)
+        compared = row(name)
+        rows.append(compared)
+        if compared.layers:
+            print(compared.cells, flush=True)
+        else:
+            print(f"{name}: {compared.refused or compared.unbuilt}", flush=True)
     if given.names:
         return
     write = page_with_lowest if given.lowest else page
