@@ -8,8 +8,10 @@ be registered with a reason.
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +33,8 @@ Quantifier = Literal["all", "none", "only", "half"]
 Part = Literal["value", "low", "high", "share", "marked"]
 Rows = dict[str, str | list[str]]
 """Cells that rows must have, by header of the column."""
+Interval = Sequence[float | None]
+"""Value, low and high end; None for one that is not given."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +112,16 @@ class Table:
         Raises:
             UserError: A column is not there, or a given cell is in no row.
         """
-        found = self.rows
+        selected = self.rows
         for header, cells in rows.items():
             self.check(header)
             wanted = [cells] if isinstance(cells, str) else cells
+            column = [row[header] for row in self.rows]
             for cell in wanted:
-                if cell not in [row[header] for row in self.rows]:
+                if cell not in column:
                     raise UserError(f"no row has {cell!r} in the column {header!r}")
-            found = [row for row in found if row[header] in wanted]
-        return found
+            selected = [row for row in selected if row[header] in wanted]
+        return selected
 
     def check(self, header: str) -> None:
         """Raise an error if there is no such column.
@@ -186,21 +191,37 @@ def blocks_of(page: str) -> list[list[str]]:
 
 def tables_of(page: str) -> list[Table]:
     """Return the tables of a page."""
-    found = []
+    tables = []
     for block in blocks_of(page):
-        if len(block) < 2 or not _SEPARATOR.fullmatch(block[1].strip()):
+        if len(block) < 2 or not _is_separator(block[1]):
             continue
-        headers: list[str] = []
-        for name in _cells(block[0]):
-            times = 1 + sum(one.partition(" (")[0] == name for one in headers if name)
-            headers.append(name if times == 1 else f"{name} ({times})")
+        headers = _number_headers(_cells(block[0]))
+        first = headers[0]
         rows: list[dict[str, str]] = []
         for line in block[2:]:
             row = dict(zip(headers, _cells(line), strict=True))
-            row[headers[0]] = row[headers[0]] or (rows[-1][headers[0]] if rows else "")
+            if not row[first] and rows:
+                row[first] = rows[-1][first]
             rows.append(row)
-        found.append(Table(headers, rows))
-    return found
+        tables.append(Table(headers, rows))
+    return tables
+
+
+def _is_separator(line: str) -> bool:
+    """Return True for the line between the headers and the rows of a table."""
+    return _SEPARATOR.fullmatch(line.strip()) is not None
+
+
+def _number_headers(names: Sequence[str]) -> list[str]:
+    """Return headers of columns, the second `p` as `p (2)`; blank ones stay as they are."""
+    headers = []
+    times: Counter[str] = Counter()
+    for name in names:
+        stem = name.partition(" (")[0]
+        number = 1 + times[name] if name else 1
+        headers.append(name if number == 1 else f"{name} ({number})")
+        times[stem] += 1
+    return headers
 
 
 def _cells(line: str) -> list[str]:
@@ -211,17 +232,18 @@ def _cells(line: str) -> list[str]:
 
 def prose_of(page: str) -> list[str]:
     """Return the paragraphs and the items of lists of a page, each in one line."""
-    found = []
+    paragraphs = []
     for block in blocks_of(page):
-        if any(_SEPARATOR.fullmatch(line.strip()) for line in block):
+        if any(_is_separator(line) for line in block):
             continue
         lines = [line for line in block if not line.startswith(("#", "!["))]
         for item in re.split(r"\n(?=\s*(?:-|\d+\.) )", "\n".join(lines)):
-            found.append(re.sub(r"^(-|\d+\.) ", "", " ".join(item.split())))
-    return found
+            text = " ".join(item.split())
+            paragraphs.append(re.sub(r"^(-|\d+\.) ", "", text))
+    return paragraphs
 
 
-def holds(claim: Claim, tables: Sequence[Table]) -> str:
+def fault_of_claim(claim: Claim, tables: Sequence[Table]) -> str:
     """Return how a claim differs from the tables of its page, an empty string if it holds.
 
     Raises:
@@ -232,37 +254,44 @@ def holds(claim: Claim, tables: Sequence[Table]) -> str:
     table = tables[claim.table - 1]
     dropped = table.select(claim.without) if claim.without else []
     rows = [row for row in table.select(claim.rows) if row not in dropped]
-    seen = _compared(claim, table, rows)
-    if not seen:
+    fulfilled, others = _compare_cells(claim, table, rows)
+    if not fulfilled and not others:
         raise UserError("no cell that is compared has a number")
-    fulfilled = [cell for cell, fulfils in seen if fulfils]
-    others = [cell for cell, fulfils in seen if not fulfils]
     if claim.quantifier == "none":
         return f"fulfilled by {fulfilled}" if fulfilled else ""
     if claim.quantifier == "half":
         return f"not fulfilled by {others}" if len(others) > len(fulfilled) else ""
     if claim.quantifier == "only":
         rest = [row for row in table.select(claim.among) if row not in rows and row not in dropped]
-        also = [cell for cell, fulfils in _compared(claim, table, rest) if fulfils]
+        also, _ = _compare_cells(claim, table, rest)
         if also:
             return f"also fulfilled by {also}"
     return f"not fulfilled by {others}" if others else ""
 
 
-def _compared(claim: Claim, table: Table, rows: Sequence[dict[str, str]]) -> list[tuple[str, bool]]:
-    """Return the text of each cell with a number that a claim names, and if it fulfils the comparison."""
-    found = []
+def _compare_cells(claim: Claim, table: Table, rows: Sequence[dict[str, str]]) -> tuple[list[str], list[str]]:
+    """Return the text of the cells of a claim that fulfil its comparison, and of those that do not.
+
+    Cells without a number are left out.
+    """
+    compare = COMPARISONS[claim.compare]
+    fulfilled = []
+    others = []
     for row in rows:
         for column in claim.columns:
             table.check(column)
             ours = part_of(row[column], claim.part)
-            theirs = _other(claim, table, row, column)
-            if ours is not None and theirs is not None:
-                found.append((row[column], bool(COMPARISONS[claim.compare](ours, theirs))))
-    return found
+            theirs = _other_number(claim, table, row, column)
+            if ours is None or theirs is None:
+                continue
+            if compare(ours, theirs):
+                fulfilled.append(row[column])
+            else:
+                others.append(row[column])
+    return fulfilled, others
 
 
-def _other(claim: Claim, table: Table, row: dict[str, str], column: str) -> float | None:
+def _other_number(claim: Claim, table: Table, row: dict[str, str], column: str) -> float | None:
     """Return the number that a cell is compared with, None if the other cell has none."""
     if not isinstance(claim.than, Mapping):
         return claim.than
@@ -277,8 +306,8 @@ def _other(claim: Claim, table: Table, row: dict[str, str], column: str) -> floa
     return None if number is None else other.times * number
 
 
-def faults_of(page: str, passages: Sequence[Passage], kept: Sequence[Sequence[float | None]] = ()) -> list[str]:
-    """Return what is wrong with a page and its registered passages.
+def faults_of(page: str, passages: Sequence[Passage], kept: Sequence[Interval] = ()) -> list[str]:
+    """Return messages about a page and its registered passages; none if all claims hold.
 
     Args:
         page: Text of the page.
@@ -287,25 +316,29 @@ def faults_of(page: str, passages: Sequence[Passage], kept: Sequence[Sequence[fl
     """
     prose = prose_of(page)
     tables = tables_of(page)
-    found = []
-    if len(tables) < sum(bool(_SEPARATOR.fullmatch(line.strip())) for block in blocks_of(page) for line in block):
-        found.append("a table has no blank line before it, so it is shown as text")
+    faults = []
+    separators = 0
+    for block in blocks_of(page):
+        separators += sum(_is_separator(line) for line in block)
+    if separators > len(tables):
+        faults.append("a table has no blank line before it, so it is shown as text")
     for passage in passages:
-        found += _faults_of_passage(passage, prose, tables)
+        faults += _faults_of_passage(passage, prose, tables)
+    known = _intervals_in(tables)
     for text in prose:
-        found += _unregistered(text, passages)
-        found += _foreign_intervals(text, passages, tables, kept)
-    return found
+        faults += _unregistered(text, passages)
+        faults += _foreign_intervals(text, passages, known, kept)
+    return faults
 
 
 def _faults_of_passage(passage: Passage, prose: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
-    """Yield what is wrong with a registered passage: it is not in one place, or one of its claims does not hold."""
+    """Yield a message if a registered passage is not in one place, and for each of its claims that does not hold."""
     times = sum(text.count(passage.says) for text in prose)
     if times != 1:
         yield f"registered, but {times} times on the page: {passage.says}"
     for entry in passage.claims:
         try:
-            fault = holds(parse_mapping(Claim, entry, "claim"), tables)
+            fault = fault_of_claim(parse_mapping(Claim, entry, "claim"), tables)
         except UserError as error:
             fault = str(error)
         if fault:
@@ -329,29 +362,51 @@ def _unregistered(text: str, passages: Sequence[Passage]) -> Iterator[str]:
             yield f"not registered: … {text[max(0, word.start() - 60) : word.end() + 60]} …"
 
 
+def _intervals_in(tables: Sequence[Table]) -> list[list[float | None]]:
+    """Return value, low and high end of each interval in the cells of tables; the value is None if there is none."""
+    intervals = []
+    for table in tables:
+        for row in table.rows:
+            for cell in row.values():
+                for match in _INTERVAL.finditer(cell):
+                    intervals.append([None if text is None else number_of(text) for text in match.groups()])
+    return intervals
+
+
 def _foreign_intervals(
-    text: str, passages: Sequence[Passage], tables: Sequence[Table], kept: Sequence[Sequence[float | None]]
+    text: str, passages: Sequence[Passage], known: Sequence[Interval], kept: Sequence[Interval]
 ) -> Iterator[str]:
-    """Yield the intervals of a paragraph that are in no table, not kept, and not registered with a reason."""
-    cells = [cell for table in tables for row in table.rows for cell in row.values()]
-    shown = [found.groups() for cell in cells for found in _INTERVAL.finditer(cell)]
-    known = [[None if one is None else number_of(one) for one in interval] for interval in shown]
+    """Yield the intervals of a paragraph that are in no table, not kept, and not registered with a reason.
+
+    Args:
+        text: The paragraph.
+        passages: Registered passages of its page.
+        known: Intervals of the tables of the page, as printed.
+        kept: Intervals of docs/papers/index.json, whose fractions are printed as percentages.
+    """
+    explained = [passage for passage in passages if passage.why]
     for interval in _INTERVAL.finditer(text):
-        if any(_printed_as(interval.groups(), one, scale) for one in known for scale in (1, -1)):
+        printed = interval.groups()
+        if _is_one_of(printed, known, scales=(1, -1)) or _is_one_of(printed, kept, scales=(1, -1, 100, -100)):
             continue
-        if any(_printed_as(interval.groups(), one, scale) for one in kept for scale in (1, -1, 100, -100)):
-            continue
-        if not _within(*interval.span(), text, [one for one in passages if one.why]):
+        if not _within(*interval.span(), text, explained):
             yield f"in no table and not kept: {interval[0]}"
 
 
-def _printed_as(printed: Sequence[str | None], number: Sequence[float | None], scale: int) -> bool:
-    """Return True if an interval, with its value or without, is a number times a scale, rounded to its digits."""
-    value, low, high = number
-    for text, one in zip(printed, (value, low, high) if scale > 0 else (value, high, low), strict=True):
+def _is_one_of(printed: Sequence[str | None], intervals: Sequence[Interval], scales: Sequence[int]) -> bool:
+    """Return True if a printed interval is one of some intervals times one of some scales."""
+    return any(_is_printed_as(printed, interval, scale) for interval, scale in product(intervals, scales))
+
+
+def _is_printed_as(printed: Sequence[str | None], interval: Interval, scale: int) -> bool:
+    """Return True if a printed interval, with its value or without, is another times a scale, rounded to its digits."""
+    value, low, high = interval
+    if scale < 0:
+        low, high = high, low
+    for text, number in zip(printed, (value, low, high), strict=True):
         if text is None:
             continue
         digits = len(text.partition(".")[2])
-        if one is None or abs(number_of(text) - scale * one) > 0.5 * 10**-digits + 1e-9:
+        if number is None or abs(number_of(text) - scale * number) > 0.5 * 10**-digits + 1e-9:
             return False
     return True
