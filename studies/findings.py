@@ -13,7 +13,8 @@ from attention_probing.results.errors import near
 from attention_probing.results.settings import parse_mapping, read_yaml
 from studies.numbers import Numbers, row_of
 
-SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
+VERDICTS = ("seen", "not seen", "cannot be seen here", "not run")
+SEEN, NOT_SEEN, CANNOT, MISSING = VERDICTS
 CLOSE, MOST = 0.1, 5.0  # farthest from a published number: this share of it, and in points of the page at most this
 _NUMBER = r"-?\d*\.?\d+"
 FIXED = re.compile(rf"±|[<>] {_NUMBER}|{_NUMBER} to {_NUMBER}")
@@ -60,8 +61,10 @@ class Finding:
 
     def places(self) -> list[str]:
         """Return the places of our number, of a number that is subtracted, and of a bound that is no number."""
-        bound = "" if FIXED.fullmatch(self.seen) else self.seen[2:]
-        return [self.whole(text) for text in (self.ours, self.minus, bound) if text]
+        places = [self.ours, self.minus]
+        if not FIXED.fullmatch(self.seen):
+            places.append(self.seen[2:])
+        return [self.whole(place) for place in places if place]
 
     def whole(self, place: str) -> str:
         """Return a place with its row, by default that of our number."""
@@ -116,30 +119,30 @@ def read_published(path: Path) -> tuple[Path, Published, list[Finding]]:
     plan = (path.parent / content.plan).resolve()
     rows = [row.name for row in read_sweep(plan).rows]
     _check_exchanged(content, rows, path)
-    found = []
+    findings = []
     for position, entry in enumerate(content.findings, 1):
         where = f"{path}: finding {position} ({entry.get('paper')}: {entry.get('item')})"
-        one = parse_mapping(Finding, entry, where)
-        is_judged = bool(_RULE.fullmatch(one.seen))
-        if one.seen == "±" and isinstance(one.published, str):
+        finding = parse_mapping(Finding, entry, where)
+        is_judged = bool(_RULE.fullmatch(finding.seen))
+        if finding.seen == "±" and isinstance(finding.published, str):
             is_judged = False
-        if bool(one.cannot) == bool(one.ours) or (one.ours and not is_judged):
+        if bool(finding.cannot) == bool(finding.ours) or (finding.ours and not is_judged):
             raise UserError(
                 f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', 'X to Y', or '±' for a "
                 "number as `published`"
             )
-        named = one.places()
-        if one.tested:
-            named.append(one.whole(one.tested))
-        for place in named:
+        places = finding.places()
+        if finding.tested:
+            places.append(finding.whole(finding.tested))
+        for place in places:
             row = row_of(place)
             if not _PLACE.fullmatch(place):
                 form = "write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]"
                 raise UserError(f"{where}: {place!r} is no place of a number: {form}")
             if row not in rows:
                 raise UserError(f"{where}: {plan.name} has no row {row!r}{near(row, rows)}, which {place!r} names")
-        found.append(one)
-    return plan, content, found
+        findings.append(finding)
+    return plan, content, findings
 
 
 def _check_exchanged(content: Published, rows: Sequence[str], path: Path) -> None:
@@ -174,9 +177,9 @@ def judge(finding: Finding, numbers: Numbers) -> Judgement:
         UserError: The results have no such number.
     """
     places = finding.places()
-    own = places[:2] if finding.minus else places[:1]
-    others = places[len(own) :]
-    ours = numbers.at(*own)
+    number_of_ours = 2 if finding.minus else 1
+    others = places[number_of_ours:]
+    ours = numbers.at(*places[:number_of_ours])
     bound = numbers.at(*others) if others else None
     if ours is None or (others and bound is None):
         return Judgement(ours, bound, MISSING)
@@ -184,25 +187,30 @@ def judge(finding: Finding, numbers: Numbers) -> Judgement:
         bound = finding.bound(ours.unit)
     if math.isnan(ours.value) or math.isnan(bound.value):
         return Judgement(ours, bound, CANNOT)
-    apart = None
+    tested = None
     if finding.tested:
-        apart = numbers.at(finding.whole(finding.tested))
+        tested = numbers.at(finding.whole(finding.tested))
     elif others and not finding.minus:
-        apart = numbers.paired(*places)
-    for difference in (apart, ours if finding.minus else None):
-        if difference is not None and (difference.low is None or math.isnan(difference.low)):
+        tested = numbers.paired(*places)
+    differences = []
+    if tested is not None:
+        differences.append(tested)
+    if finding.minus:
+        differences.append(ours)
+    for difference in differences:
+        if difference.low is None or math.isnan(difference.low):
             return Judgement(ours, bound, CANNOT)  # over too few items for an interval
-    interval = _deciding_interval(finding, ours, bound, apart)
+    interval = _deciding_interval(finding, ours, bound, tested)
     is_seen = _is_seen(finding, ours, bound, interval)
     return Judgement(ours, bound, SEEN if is_seen else NOT_SEEN, interval)
 
 
 def _deciding_interval(
-    finding: Finding, ours: Estimate, bound: Estimate, apart: Estimate | None
+    finding: Finding, ours: Estimate, bound: Estimate, tested: Estimate | None
 ) -> tuple[float, float]:
-    """Return the interval that decides; `apart` is the tested difference of our number and the bound, if there is."""
-    if apart is not None:
-        return interval_of(apart)
+    """Return the interval that decides; `tested` is the paired difference of our number and the bound, if known."""
+    if tested is not None:
+        return interval_of(tested)
     low, high = interval_of(ours)
     if finding.seen[0] not in "<>":
         return low, high
@@ -225,5 +233,9 @@ def _is_seen(finding: Finding, ours: Estimate, bound: Estimate, interval: tuple[
 
 def interval_of(one: Estimate) -> tuple[float, float]:
     """Return the interval of a number; a number without an interval is exact."""
-    low, high = (one.value if end is None or math.isnan(end) else end for end in (one.low, one.high))
+    low, high = one.low, one.high
+    if low is None or math.isnan(low):
+        low = one.value
+    if high is None or math.isnan(high):
+        high = one.value
     return low, high

@@ -192,10 +192,12 @@ class Numbers:
 
     def _compute(self, places: Sequence[str], keys: str) -> Number:
         """Return a number of finished runs, or a difference of two."""
-        row, _, score = places[0].partition("@")
-        is_difference = len(places) > 1
-        found = difference(places, self.runs) if is_difference else over_seeds(self.runs[row], score)
-        return Number(found.value, found.low, found.high, found.unit, keys, self._versions(places))
+        if len(places) > 1:
+            estimate = difference(places, self.runs)
+        else:
+            row, _, score = places[0].partition("@")
+            estimate = over_seeds(self.runs[row], score)
+        return Number(estimate.value, estimate.low, estimate.high, estimate.unit, keys, version=self._versions(places))
 
     def _versions(self, places: Sequence[str]) -> str:
         """Return the versions of the program that made the results of places."""
@@ -239,18 +241,18 @@ def compare_with_former(
         lost += sorted(former.keys() - numbers.now.keys())
         for name in numbers.now:
             kept |= set(rows_of(name)) - numbers.runs.keys()
-    found = []
+    messages = []
     if lost:
-        found.append(
+        messages.append(
             f"no longer in {file}: {pluralize(len(lost), 'number')} of rows whose runs the plan has changed, or "
             f"that no finding names: {list_first(lost)}"
         )
     if kept:
-        found.append(
+        messages.append(
             f"kept from {file}, because their runs are not below {folder}: the numbers of "
             f"{pluralize(len(kept), 'row')}: {list_first(sorted(kept))}"
         )
-    return found
+    return messages
 
 
 def difference(places: Sequence[str], runs: Runs) -> Estimate:
@@ -269,7 +271,8 @@ def difference(places: Sequence[str], runs: Runs) -> Estimate:
             raise UserError(
                 f"{' and '.join(places)} are not over the same items, so their difference has no paired test"
             )
-    return paired_difference(*estimate_sides([side.on(items) for side in sides]))
+    estimates = estimate_sides([side.on(items) for side in sides])
+    return paired_difference(*estimates)
 
 
 def read_numbers(path: Path) -> dict[str, Kept]:

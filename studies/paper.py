@@ -104,10 +104,11 @@ class Line:
         if not units:
             return DASH
         bound = self.finding.bound(units[0])
-        ends = [format_number(end, bound.unit, missing=DASH) for end in interval_of(bound)]
+        low, high = interval_of(bound)
+        least = format_number(low, bound.unit, missing=DASH)
         if seen[0] in "<>":
-            return f"{seen[0]} {ends[0]}"
-        return " to ".join(ends)
+            return f"{seen[0]} {least}"
+        return f"{least} to {format_number(high, bound.unit, missing=DASH)}"
 
     @property
     def published(self) -> str:
@@ -117,7 +118,7 @@ class Line:
         return f"{text} ({self.finding.source})"
 
     def cell(self, encoder: str) -> str:
-        """Return mark, number and interval with one encoder, and behind `vs` a number of ours that it is compared with.
+        """Return mark, number and interval with one encoder; a number of ours to compare with follows `vs`.
 
         The cell of the default encoder says that a row has not been run; that of another encoder is then blank.
         """
@@ -186,15 +187,15 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     notes: list[str] = []
     runs = finished_runs(folder, notes)
     before = read_numbers(file)
-    named = dict.fromkeys(["", *published.models])
-    found = encoders_of(runs.values()) | before.keys()
+    with_heading = dict.fromkeys(["", *published.models])
+    with_numbers = encoders_of(runs.values()) | before.keys()
     rows: dict[str, Sequence[Row]] = {}
-    for encoder in [*named, *sorted(found - named.keys())]:
-        of_plan = read_sweep(plan, _with_encoder(options or {}, encoder)).rows
-        rows[encoder] = _exchange(of_plan, published.instead.get(encoder, {}))
+    for encoder in [*with_heading, *sorted(with_numbers - with_heading.keys())]:
+        rows_of_plan = read_sweep(plan, _with_encoder(options or {}, encoder)).rows
+        rows[encoder] = _exchange(rows_of_plan, published.instead.get(encoder, {}))
     models = {}
-    for encoder, of_model in rows.items():
-        models[encoder] = Numbers.from_rows(of_model, runs, before.get(encoder, {}), notes)
+    for encoder, rows_of_model in rows.items():
+        models[encoder] = Numbers.from_rows(rows_of_model, runs, before.get(encoder, {}), notes)
     lines = [judge_on_all(finding, models, notes) for finding in findings]
     notes += compare_with_former(models, before, file, folder)
     notes += _list_strange(runs, rows.values(), folder, plan)
@@ -202,7 +203,7 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     for encoder, numbers in models.items():
         if numbers.now or not encoder:
             headings[encoder] = published.models.get(encoder, encoder or "default encoder")
-    page = Page(published, lines, headings, _command(plan, options or {}), _rows_by_version(models))
+    page = Page(published, lines, headings, _command_of_row(plan, options or {}), _rows_by_version(models))
     write_numbers(file, {encoder: models[encoder].now for encoder in headings})
     write_atomically(out, "\n\n".join(page.blocks()) + "\n")
     return list(dict.fromkeys([*page.counts(), *notes]))
@@ -228,8 +229,8 @@ def _exchange(rows: Sequence[Row], instead: Mapping[str, str]) -> list[Row]:
 def _list_strange(runs: Mapping[str, Record], rows: Iterable[Sequence[Row]], folder: Path, plan: Path) -> list[str]:
     """Return a message about the runs that no row reads."""
     used: set[str] = set()
-    for of_model in rows:
-        for row in of_model:
+    for rows_of_model in rows:
+        for row in rows_of_model:
             for run in row.all_runs():
                 used.update(needed.key for needed in run.with_needed())
     strange = [str(record.path.parents[2]) for key, record in runs.items() if key not in used]
@@ -243,24 +244,30 @@ def _list_strange(runs: Mapping[str, Record], rows: Iterable[Sequence[Row]], fol
 
 def _rows_by_version(models: Mapping[str, Numbers]) -> dict[tuple[str, str], list[str]]:
     """Return the rows whose results a version of the program made, by version and encoder."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_version: dict[tuple[str, str], list[str]] = {}
     for encoder, numbers in models.items():
         for name, number in numbers.now.items():
             row, *others = rows_of(name)
             if others:
                 continue  # a difference of two rows, which stand by themselves
-            rows = found.setdefault((number.version, encoder), [])
+            rows = by_version.setdefault((number.version, encoder), [])
             if row not in rows:
                 rows.append(row)
-    return found
+    return by_version
 
 
-def _command(plan: Path, options: Options) -> str:
+def _command_of_row(plan: Path, options: Options) -> str:
     """Return the command that makes the runs of a row, in Markdown."""
-    words = ["probing", "sweep", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
-    words += ["--row", "ROW", *(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())]
-    asked = shlex.join(words)
-    return f"`{asked}`" if asked.isprintable() and not set(asked) & set("`|") else f"<code>{escaped(asked)}</code>"
+    path = plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan
+    words = ["probing", "sweep", str(path), "--row", "ROW"]
+    if options:
+        words.append("--")
+    for name, value in options.items():
+        words.append(f"--{name}={value}")
+    line = shlex.join(words)
+    if line.isprintable() and not set(line) & set("`|"):
+        return f"`{line}`"
+    return f"<code>{escaped(line)}</code>"
 
 
 @dataclass(frozen=True)
@@ -271,14 +278,14 @@ class Page:
         published: Content of the file of published findings.
         lines: The findings with their judgements.
         headings: Heading of the column of each encoder; the first is that of the default encoder.
-        asked: Command that makes the runs of a row, in Markdown.
+        command_of_row: Command that makes the runs of a row, in Markdown.
         versions: Rows whose results a version of the program made, by version and encoder.
     """
 
     published: Published
     lines: Sequence[Line]
     headings: Mapping[str, str]
-    asked: str
+    command_of_row: str
     versions: Mapping[tuple[str, str], Sequence[str]]
 
     def blocks(self) -> list[str]:
@@ -289,7 +296,7 @@ class Page:
         blocks.append("## How a finding is judged")
         if self.published.rule:
             blocks.append(_without_tags(self.published.rule))
-        blocks.append(f"The runs of a row: {self.asked}; with another encoder: `--encoder NAME` behind `--`.")
+        blocks.append(f"The runs of a row: {self.command_of_row}; with another encoder: `--encoder NAME` behind `--`.")
         for paper in self._papers():
             blocks += self._section(paper)
         reasons = [f"{number}. {escaped(why)}" for why, number in self._reasons().items()]
@@ -301,14 +308,14 @@ class Page:
 
     def counts(self) -> list[str]:
         """Return the number of findings with each verdict as a sentence for each encoder."""
-        found = []
+        sentences = []
         for encoder, heading in self.headings.items():
             counts = _count(self.lines, encoder)
             if encoder:
                 counts.pop(MISSING)
             verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-            found.append(f"{heading}: {verdicts}")
-        return found
+            sentences.append(f"{heading}: {verdicts}")
+        return sentences
 
     def _papers(self) -> list[str]:
         return list(dict.fromkeys(line.finding.paper for line in self.lines))
@@ -363,37 +370,47 @@ class Page:
         return pd.DataFrame(rows, columns=["paper", *self.headings.values(), CANNOT, MISSING])
 
     def _section(self, paper: str) -> list[str]:
-        """Return the table of a paper, and the list of its findings that cannot be seen here.
-
-        A row with the models and data of the published numbers, and the headings again, begins each of their groups.
-        """
+        """Return the table of a paper, and the list of its findings that cannot be seen here."""
         lines = [line for line in self.lines if line.finding.paper == paper]
         possible = [line for line in lines if not line.why]
-        encoders = [encoder for encoder in self.headings if any(line.cell(encoder) for line in possible)]
-        headings = [self.headings[encoder] for encoder in encoders]
-        if encoders == [""]:
-            headings = ["ours"]
-        heads: list[list[str]] = []
-        rows: list[list[str]] = []
-        for group in dict.fromkeys(line.finding.of for line in possible):
-            heads.append([group, *COLUMNS, *headings])
-            if len(heads) > 1:
-                rows.append([f"**{escaped(cell)}**" for cell in heads[-1]])
-            for line in possible:
-                if line.finding.of == group:
-                    rows.append([escaped(cell) for cell in self._cells(line, encoders)])
         blocks = [f"## {_link(paper)}"]
-        if heads:
-            blocks.append(format_markdown(pd.DataFrame(rows, columns=[escaped(cell) for cell in heads[0]])))
+        if possible:
+            blocks.append(self._table_of_findings(possible))
             blocks.append(f"Rows: {', '.join(self._row_names(possible))}")
         impossible = []
         for line in lines:
             if line.why:
-                what = escaped(f"{line.finding.item}: {line.published}")
-                impossible.append(f"- {what}: {escaped(line.why)}")
+                finding = escaped(f"{line.finding.item}: {line.published}")
+                impossible.append(f"- {finding}: {escaped(line.why)}")
         if impossible:
             blocks += ["Cannot be seen here:", "\n".join(impossible)]
         return blocks
+
+    def _table_of_findings(self, lines: Sequence[Line]) -> str:
+        """Return the table of findings of one paper, in groups by the models and data of the published numbers.
+
+        Every group begins with a row of headings, the first of which is its models and data. That of the first group
+        is the header of the table.
+        """
+        encoders = [encoder for encoder in self.headings if any(line.cell(encoder) for line in lines)]
+        headings = [self.headings[encoder] for encoder in encoders]
+        if encoders == [""]:
+            headings = ["ours"]
+        groups: dict[str, list[Line]] = {}
+        for line in lines:
+            groups.setdefault(line.finding.of, []).append(line)
+
+        header: list[str] = []
+        rows: list[list[str]] = []
+        for models_and_data, group in groups.items():
+            titles = [escaped(title) for title in (models_and_data, *COLUMNS, *headings)]
+            if header:
+                rows.append([f"**{title}**" for title in titles])
+            else:
+                header = titles
+            for line in group:
+                rows.append([escaped(cell) for cell in self._cells(line, encoders)])
+        return format_markdown(pd.DataFrame(rows, columns=header))
 
     def _cells(self, line: Line, encoders: Sequence[str]) -> list[str]:
         """Return the cells of a finding; a number in parentheses is that of the reason with the default encoder."""
