@@ -101,11 +101,14 @@ def _train(
 
 def _new_sentences(seed: int) -> list[list[str]]:
     """Return sentences of the grammar, drawn with a seed, none of which is in the sample corpora."""
-    known = {tuple(words) for words in _sentences(Grammar(0), sum(DOCUMENTS.values()))}
-    drawn = _sentences(Grammar(_FIRST + seed), _DOCUMENTS)
+    known = {tuple(words) for words in _draw_sentences(Grammar(0), sum(DOCUMENTS.values()))}
+    drawn = _draw_sentences(Grammar(_FIRST + seed), _DOCUMENTS)
     return [words for words in drawn if tuple(words) not in known]
 
 
-def _sentences(grammar: Grammar, documents: int) -> Iterator[list[str]]:
+def _draw_sentences(grammar: Grammar, documents: int) -> Iterator[list[str]]:
+    """Yield the words of each sentence of some documents."""
     for _ in range(documents):
-        yield from ([word.form for word in words] for words in grammar.document()[0])
+        sentences, _mentions = grammar.document()
+        for sentence in sentences:
+            yield [word.form for word in sentence]

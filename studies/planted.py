@@ -112,19 +112,21 @@ def relation_rules() -> Mapping[str, Rule]:
     """
     symbols = sample_vocabulary()
 
-    def listed(*wanted: str) -> frozenset[str]:
-        return frozenset(word for word, own in symbols.items() if not own.isdisjoint(wanted))
+    def words_of(*tags: str) -> frozenset[str]:
+        return frozenset(word for word, of_word in symbols.items() if not of_word.isdisjoint(tags))
 
-    auxiliaries = listed("MD") | {"was", "were", "is", "had", "did"}
-    nouns = listed("NN", "NNS") - listed("KIN") - {"yesterday"}  # nouns of compounds precede their heads
-    names, pronouns, adjectives = listed("NNP"), listed("PRP"), listed("JJ")
-    verbs = listed("VB", "VBD", "VBN", "VBG", "VBZ", "VBP") - auxiliaries - nouns
+    auxiliaries = words_of("MD") | {"was", "were", "is", "had", "did"}
+    nouns = words_of("NN", "NNS") - words_of("KIN") - {"yesterday"}  # nouns of compounds precede their heads
+    names = words_of("NNP")
+    pronouns = words_of("PRP")
+    adjectives = words_of("JJ")
+    verbs = words_of("VB", "VBD", "VBN", "VBG", "VBZ", "VBP") - auxiliaries - nouns
     entities = nouns | names | pronouns
     return {
-        "det": Rule(listed("DT"), nouns, 1),
+        "det": Rule(words_of("DT"), nouns, 1),
         "amod": Rule(adjectives, nouns, 1),
-        "nummod": Rule(listed("CD"), nouns, 1),
-        "nmod:poss": Rule(nouns | names | listed("PRP$"), nouns, 1),
+        "nummod": Rule(words_of("CD"), nouns, 1),
+        "nmod:poss": Rule(nouns | names | words_of("PRP$"), nouns, 1),
         "nsubj": Rule(entities | {"who"}, verbs, 1),
         "aux": Rule(auxiliaries, verbs, 1),
         "cop": Rule(frozenset({"was", "were"}), adjectives, 1),
@@ -236,24 +238,29 @@ def planted_model(
             left for the counter, or has a head that needs it; or the head of the decision is not planted, or has no
             values.
     """
-    planted = _checked(kind, heads, layers)
+    planted = _by_place(kind, heads, layers)
     if decision is not None and not any(one.head == decision and one.values for one in heads):
         raise UserError(f"planted_model: the decision is read from {decision}, which is no planted head with values.")
     needing = [one for one in heads if one.target == "relation" or (one.target == "same_word" and kind == "llama")]
     counter = _counter_head(needing, planted) if needing else None
-    writer = _Writer(kind, sorted({one.relation for one in needing} - {""}), seed, counter is not None)
-    weights = writer.embeddings() | (writer.counting() if counter else {})
+    relations = sorted({one.relation for one in needing if one.relation})
+    writer = _Writer(kind, relations, seed, counts=counter is not None)
+    weights = writer.embeddings()
+    if counter:
+        weights |= writer.counting()
     for layer in range(layers):
-        drawn = [writer.head(planted.get((layer, head)), decision) for head in range(_HEADS)]
-        if counter and counter[0] == layer:
-            drawn[counter[1]] = writer.counter()
+        drawn = []
+        for head in range(_HEADS):
+            weights_of_head = writer.head(planted.get((layer, head)), decision)
+            drawn.append(writer.counter() if (layer, head) == counter else weights_of_head)
         weights |= writer.layer(layer, drawn)
     blank = blank_model(kind, list(sample_vocabulary()), writer.sizes(layers), LABELS)
     for name, parameter in blank.model.named_parameters():
         if "norm" in name.lower() and name.endswith("weight"):
             weights[name] = torch.full_like(parameter, _NORM / math.sqrt(_HIDDEN))
     set_weights(blank.model, weights | writer.classifier())
-    return PlantedModel(blank.model, blank.tokenizer, f"{counter[0] + 1}-{counter[1] + 1}" if counter else None)
+    counter_name = f"{counter[0] + 1}-{counter[1] + 1}" if counter else None
+    return PlantedModel(blank.model, blank.tokenizer, counter_name)
 
 
 def unigram_decoder(planted: PlantedModel, log_odds: Mapping[str, float]) -> WordModel:
@@ -277,33 +284,48 @@ def unigram_decoder(planted: PlantedModel, log_odds: Mapping[str, float]) -> Wor
     return WordModel(model.eval(), planted.tokenizer)  # type: ignore[no-untyped-call]
 
 
-def _checked(kind: Architecture, heads: Sequence[PlantedHead], layers: int) -> dict[Head, PlantedHead]:
-    """Return the planted heads by 0-based layer and head."""
-    found: dict[Head, PlantedHead] = {}
+def _by_place(kind: Architecture, heads: Sequence[PlantedHead], layers: int) -> dict[Head, PlantedHead]:
+    """Return the planted heads by 0-based layer and head.
+
+    Raises:
+        UserError: A head does not exist or is planted twice, or a Llama would attend to later tokens.
+    """
+    by_place: dict[Head, PlantedHead] = {}
     for one in heads:
         places = parse_heads([one.head], layers, _HEADS, "heads")
         if len(places) > 1:
             raise UserError(f"planted_model: {one.head} is a whole layer. Name one head, such as {one.head}-1.")
         [place] = places
-        if place in found:
+        if place in by_place:
             raise UserError(f"planted_model: head {one.head} is planted twice.")
-        if kind == "llama" and (one.offset > 0 or (one.relation and relation_rules()[one.relation].side > 0)):
+        is_later = one.offset > 0 or (one.relation != "" and relation_rules()[one.relation].side > 0)
+        if kind == "llama" and is_later:
             raise UserError(
                 f"planted_model: head {one.head} would attend to later tokens ({one.relation or one.offset}), which a "
                 "Llama does not. Give a negative offset or another relation, or make a BERT."
             )
-        found[place] = one
-    return found
+        by_place[place] = one
+    return by_place
 
 
-def _counter_head(needing: Collection[PlantedHead], planted: Collection[Head]) -> Head:
-    first = [one.head for one in needing if one.head.startswith("1-")]
+def _counter_head(needing: Sequence[PlantedHead], planted: Collection[Head]) -> Head:
+    """Return a 0-based head of layer 1 for the counter.
+
+    Args:
+        needing: Planted heads that need the counter.
+        planted: All planted heads, by 0-based layer and head.
+
+    Raises:
+        UserError: A head that needs the counter is in layer 1, or layer 1 has no other head left.
+    """
+    need = f"{needing[0].head} needs another head in layer 1 that counts tokens"
+    for one in needing:
+        if one.head.startswith("1-"):
+            raise UserError(f"planted_model: {one.head} is in layer 1, but {need}. Move {one.head} to a higher layer.")
     free = [head for head in range(_HEADS) if (0, head) not in planted]
-    if first or not free:
-        fault = f"{first[0]} is in layer 1" if first else "all heads of layer 1 are planted"
+    if not free:
         raise UserError(
-            f"planted_model: {fault}, but {next(iter(needing)).head} needs another head in layer 1 that counts tokens. "
-            f"Move {first[0] if first else 'one of them'} to a higher layer."
+            f"planted_model: all heads of layer 1 are planted, but {need}. Move one of them to a higher layer."
         )
     return 0, free[-1]
 
@@ -313,13 +335,21 @@ def _features(kind: Architecture, relations: tuple[str, ...], counts: bool) -> d
     """Return the dimensions of each feature of the residual stream, as unit rows `[width, hidden]`."""
     single = ("one", "ballast", "balance", "start", "end", "opinion", "polarity", "decision")
     widths = dict.fromkeys(single, 1)
-    widths |= {"position": LONGEST if kind == "bert" or counts else 0, "word": 2 * _CODE, "before": 1 if counts else 0}
+    widths["position"] = LONGEST if kind == "bert" or counts else 0
+    widths["word"] = 2 * _CODE
+    widths["before"] = 1 if counts else 0
     for name in relations:
-        # Static, by word: candidate, other dependent, dependent that is a candidate. Then made by layer 1.
-        widths |= {f"{name} {of}": 1 for of in ("candidate", "dependent", "both", "count")}
-        widths |= {f"{name} {of}": _COUNTED for of in ("key", "query")}
+        # Static, by word; `both` is a dependent that is a candidate, and `dependent` any other.
+        widths[f"{name} candidate"] = 1
+        widths[f"{name} dependent"] = 1
+        widths[f"{name} both"] = 1
+        # Made by layer 1.
+        widths[f"{name} count"] = 1
+        widths[f"{name} key"] = _COUNTED
+        widths[f"{name} query"] = _COUNTED
     widths["free"] = _HIDDEN - sum(widths.values())
-    return dict(zip(widths, torch.split(torch.eye(_HIDDEN), list(widths.values())), strict=True))
+    rows = torch.split(torch.eye(_HIDDEN), list(widths.values()))
+    return dict(zip(widths, rows, strict=True))
 
 
 def _word_codes(seed: int, words: int) -> Tensor:
@@ -329,7 +359,9 @@ def _word_codes(seed: int, words: int) -> Tensor:
     """
     number = torch.randperm(2 * _CODE**2, generator=torch.Generator().manual_seed(seed))[:words, None]
     n = torch.arange(_CODE)
-    chirp, shift, quarter = number % _CODE, number // _CODE % _CODE, number // _CODE**2
+    chirp = number % _CODE
+    shift = number // _CODE % _CODE
+    quarter = number // _CODE**2
     phase = 2 * math.pi * ((chirp * n * n + shift * n) % _CODE / _CODE + quarter / 4)
     return torch.cat([phase.cos(), phase.sin()], 1) / math.sqrt(_CODE)
 
@@ -347,65 +379,91 @@ class _Writer:
     """Makes the weights of a model, by the names of its parameters."""
 
     def __init__(self, kind: Architecture, relations: Sequence[str], seed: int, counts: bool) -> None:
-        self.kind, self.relations, self.seed = kind, tuple(relations), seed
+        self.kind = kind
+        self.relations = tuple(relations)
+        self.seed = seed
         self.at = _features(kind, self.relations, counts)
-        self.names, self.dim = _NAMES[kind], _DIM[kind]
+        self.names = _NAMES[kind]
+        self.dim = _DIM[kind]
         self.random = torch.Generator().manual_seed(seed)
-        rotary = self.dim // 2 if kind == "llama" else 0
         # Dimensions of a head that RoPE leaves as they are.
-        self.fixed = [*range(_FIXED if rotary else 0, rotary or self.dim)]
-        self.fixed += [rotary + place for place in self.fixed] if rotary else []
-        # Steps of layer 1: their input and output weights, and their bias.
+        self.fixed = [*range(self.dim)]
+        if kind == "llama":
+            half = self.dim // 2
+            pairs = range(_FIXED, half)
+            self.fixed = [*pairs, *(half + pair for pair in pairs)]
+        # Steps of layer 1: their input weights, bias and output weights.
         self.steps: list[tuple[Tensor, float, Tensor]] = []
 
     def sizes(self, layers: int) -> dict[str, object]:
         """Return the options of the config."""
-        sizes: dict[str, object] = {"hidden_size": _HIDDEN, "num_hidden_layers": layers, "num_attention_heads": _HEADS}
-        sizes |= {"intermediate_size": max(len(self.steps), 1), "hidden_act": "relu"}
-        sizes["max_position_embeddings"] = LONGEST
-        if self.kind == "bert":
-            return sizes
-        rope = {"rope_type": "default", "rope_theta": _BASE}
-        return sizes | {"head_dim": self.dim, "mlp_bias": True, "rope_parameters": rope}
+        sizes: dict[str, object] = {
+            "hidden_size": _HIDDEN,
+            "num_hidden_layers": layers,
+            "num_attention_heads": _HEADS,
+            "intermediate_size": max(len(self.steps), 1),
+            "hidden_act": "relu",
+            "max_position_embeddings": LONGEST,
+        }
+        if self.kind == "llama":
+            sizes["head_dim"] = self.dim
+            sizes["mlp_bias"] = True
+            sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": _BASE}
+        return sizes
 
     def embeddings(self) -> dict[str, Tensor]:
         """Return the embeddings of words and, in a BERT, of positions."""
-        symbols, special = sample_vocabulary(), list(SPECIAL[self.kind].values())
+        symbols = sample_vocabulary()
+        special = list(SPECIAL[self.kind].values())
         rows = self.at["one"].repeat(len(special) + len(symbols), 1)
         rows[len(special) :] += _word_codes(self.seed, len(symbols)) @ self.at["word"]
-        for name, piece in (("start", {"[CLS]", "<s>"}), ("end", {"[SEP]"})):
-            rows[[place for place, one in enumerate(special) if one in piece]] += self.at[name]
-        for place, (word, own) in enumerate(symbols.items(), len(special)):
-            sign = (not own.isdisjoint(PRAISE)) - (not own.isdisjoint(BLAME))
-            rows[place] += abs(sign) * self.at["opinion"][0] + sign * self.at["polarity"][0]
+        for row, piece in zip(rows, special, strict=False):
+            if piece in ("[CLS]", "<s>"):
+                row += self.at["start"][0]
+            if piece == "[SEP]":
+                row += self.at["end"][0]
+        for row, (word, symbols_of_word) in zip(rows[len(special) :], symbols.items(), strict=True):
+            sign = (not symbols_of_word.isdisjoint(PRAISE)) - (not symbols_of_word.isdisjoint(BLAME))
+            row += abs(sign) * self.at["opinion"][0] + sign * self.at["polarity"][0]
             for name in self.relations:
                 dependents, candidates, _ = relation_rules()[name]
                 if word in candidates:
-                    rows[place] += self.at[f"{name} candidate"][0]
+                    row += self.at[f"{name} candidate"][0]
                 if word in dependents:
-                    rows[place] += self.at[f"{name} {'both' if word in candidates else 'dependent'}"][0]
-        absolute = self.kind == "bert"
-        total, square = rows.sum(1) + absolute, rows.square().sum(1) + absolute
+                    feature = "both" if word in candidates else "dependent"
+                    row += self.at[f"{name} {feature}"][0]
+
+        # In a BERT, the feature of the position adds 1 to both sums of a token.
+        position = 1 if self.kind == "bert" else 0
+        total = rows.sum(1) + position
+        square = rows.square().sum(1) + position
         ballast = ((2 * (_NORM**2 - square) - total.square()).sqrt() - total) / 2
         rows += ballast[:, None] * self.at["ballast"] - (ballast + total)[:, None] * self.at["balance"]
-        positions = {"bert.embeddings.position_embeddings.weight": self.at["position"]} if absolute else {}
-        return {self.names["words"]: rows, **positions}
+        embeddings = {self.names["words"]: rows}
+        if self.kind == "bert":
+            embeddings["bert.embeddings.position_embeddings.weight"] = self.at["position"]
+        return embeddings
 
     def head(self, planted: PlantedHead | None, decision: str | None) -> _HeadWeights:
         """Return the weights of a planted head, or of a random one."""
-        seen = torch.cat([self.at["word"], self.at["free"], *([self.at["position"]] if self.kind == "bert" else [])])
-        query, key, value = (self._drawn(self.dim, len(seen)) @ seen for _ in range(3))
-        query, key, value = query * _SCORES, key * _SCORES, value / math.sqrt(self.dim)
+        features = [self.at["word"], self.at["free"]]
+        if self.kind == "bert":
+            features.append(self.at["position"])
+        read = torch.cat(features)
+        query = self._draw(self.dim, len(read)) @ read * _SCORES
+        key = self._draw(self.dim, len(read)) @ read * _SCORES
+        value = self._draw(self.dim, len(read)) @ read / math.sqrt(self.dim)
         free = self.at["free"]
-        output = free.T @ self._drawn(len(free), self.dim) * (_OUTPUTS / math.sqrt(len(free)))
+        output = free.T @ self._draw(len(free), self.dim) * (_OUTPUTS / math.sqrt(len(free)))
         if planted is None:
             return _HeadWeights(query, key, value, output)
         query, key = self._scores(planted, read=planted.head == decision)
         if planted.head == decision:
-            value[0], output[:, 0] = self.at["polarity"][0], self.at["decision"][0] / 2
+            value[0] = self.at["polarity"][0]
+            output[:, 0] = self.at["decision"][0] / 2
         return _HeadWeights(query, key, value * planted.values, output * planted.values)
 
-    def _drawn(self, *size: int) -> Tensor:
+    def _draw(self, *size: int) -> Tensor:
         return torch.randn(*size, generator=self.random)
 
     def _scores(self, planted: PlantedHead, *, read: bool) -> tuple[Tensor, Tensor]:
@@ -414,39 +472,50 @@ class _Writer:
         odds = math.log(max(1 - planted.mass, 1e-9) / max(planted.mass, 1e-9))
         rest = min(max(odds, -_MOST_ODDS), _MOST_ODDS)
         if planted.target == "evenly":
-            return self._looked_up([])
+            return self._look_up([])
         if planted.target == "opinion":
-            return self._looked_up([(one, _FAR * (self.at["opinion"] - one) + (_FAR + rest) * start)])
+            return self._look_up([(one, _FAR * (self.at["opinion"] - one) + (_FAR + rest) * start)])
         if planted.target == "delimiter" and self.kind == "bert":
-            return self._looked_up([(one, _FAR * (self.at["end"] - one) + (_FAR + rest) * start)])
+            return self._look_up([(one, _FAR * (self.at["end"] - one) + (_FAR + rest) * start)])
         if self.kind == "llama" and planted.target in ("offset", "delimiter"):
-            return self._rotated(planted.offset, rest)
+            return self._rotate(planted.offset, rest)
         if planted.target == "offset":
-            position, zeros = self.at["position"], torch.zeros(LONGEST, _HIDDEN)
+            position = self.at["position"]
+            zeros = torch.zeros(LONGEST, _HIDDEN)
             shifted = torch.cat([zeros, position, zeros])[LONGEST - planted.offset :][:LONGEST]
-            return self._looked_up([(one, (_FAR + rest) * start - _FAR * one), (_FAR * shifted, position)])
+            return self._look_up([(one, (_FAR + rest) * start - _FAR * one), (_FAR * shifted, position)])
         if planted.target == "same_word":
             far = _FAR / (1 - _CODE**-0.5)
-            own = self.at["position"] if self.kind == "bert" else self.at["position"] / _FLAG
-            pairs = [(far * self.at["word"], self.at["word"]), (-2 * far * own, own)]
-            return self._looked_up([(one, (far + rest) * start - far * one), *pairs])
-        wanted, found = (self.at[f"{planted.relation} {of}"] / _FLAG for of in ("query", "key"))
-        opinion = [(_FAR * start, self.at["opinion"])] * read
-        return self._looked_up([(one, (_FAR + rest) * start - _FAR * one), (_FAR * wanted, found), *opinion])
+            word = self.at["word"]
+            position = self.at["position"] if self.kind == "bert" else self.at["position"] / _FLAG
+            to_start = (one, (far + rest) * start - far * one)
+            return self._look_up([to_start, (far * word, word), (-2 * far * position, position)])
+        wanted = self.at[f"{planted.relation} query"] / _FLAG
+        offered = self.at[f"{planted.relation} key"] / _FLAG
+        pairs = [(one, (_FAR + rest) * start - _FAR * one), (_FAR * wanted, offered)]
+        if read:
+            pairs.append((_FAR * start, self.at["opinion"]))
+        return self._look_up(pairs)
 
-    def _looked_up(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def _look_up(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Return queries and keys whose score is the sum of the inner products of the pairs, `[width, hidden]` each."""
-        both = torch.zeros(2, self.dim, _HIDDEN)
-        for side in range(2):
-            rows = torch.cat([torch.empty(0, _HIDDEN), *(pair[side] for pair in pairs)])
-            both[side, self.fixed[: len(rows)]] = rows
-        return both[0] * math.sqrt(self.dim), both[1]
+        query = torch.zeros(self.dim, _HIDDEN)
+        key = torch.zeros(self.dim, _HIDDEN)
+        if pairs:
+            wanted, offered = zip(*pairs, strict=True)
+            rows = torch.cat(wanted)
+            dimensions = self.fixed[: len(rows)]
+            query[dimensions] = rows
+            key[dimensions] = torch.cat(offered)
+        return query * math.sqrt(self.dim), key
 
-    def _rotated(self, offset: int, rest: float) -> tuple[Tensor, Tensor]:
+    def _rotate(self, offset: int, rest: float) -> tuple[Tensor, Tensor]:
         """Return queries and keys of a Llama that attends to an offset; with offset 0 to itself as the rest."""
-        one, start, size = self.at["one"], self.at["start"], _FAR / _PEAK
+        one = self.at["one"]
+        start = self.at["start"]
+        size = _FAR / _PEAK
         base = _ROTARY * size * (start - one) + rest * (start if offset else one - start)
-        query, key = self._looked_up([(one, base)])
+        query, key = self._look_up([(one, base)])
         for pair in range(_ROTARY):
             angle = offset * _BASE ** (-2 * pair / self.dim)
             query[pair] = size * math.sqrt(self.dim) * math.cos(angle) * one[0]
@@ -456,24 +525,32 @@ class _Writer:
 
     def counter(self) -> _HeadWeights:
         """Return the weights of the head that attends evenly up to a token, and counts the candidates there."""
-        query, key = self._looked_up([])
+        query, key = self._look_up([])
         if self.kind == "bert":
             position = self.at["position"]
             later = torch.ones(LONGEST, LONGEST).triu(1)  # [from, to]
-            query, key = self._looked_up([(-_FAR * later.T @ position, position)])
-        counted = [("start", "before"), *((f"{name} candidate", f"{name} count") for name in self.relations)]
-        value, output = torch.zeros(self.dim, _HIDDEN), torch.zeros(_HIDDEN, self.dim)
-        for place, (feature, count) in enumerate(counted):
-            value[place], output[:, place] = self.at[feature][0], _COUNT * self.at[count][0]
+            query, key = self._look_up([(-_FAR * later.T @ position, position)])
+        count_of = {"start": "before"}
+        for name in self.relations:
+            count_of[f"{name} candidate"] = f"{name} count"
+        value = torch.zeros(self.dim, _HIDDEN)
+        output = torch.zeros(_HIDDEN, self.dim)
+        for place, (feature, count) in enumerate(count_of.items()):
+            value[place] = self.at[feature][0]
+            output[:, place] = _COUNT * self.at[count][0]
         return _HeadWeights(query, key, value, output)
 
     def layer(self, layer: int, heads: Sequence[_HeadWeights]) -> dict[str, Tensor]:
         """Return the weights of the attention of a layer."""
-        names = {part: self.names[part].format(layer) for part in _HeadWeights._fields}
-        found = {names[part]: torch.cat([getattr(head, part) for head in heads]) for part in ("query", "key", "value")}
-        return {**found, names["output"]: self._balanced(torch.cat([head.output for head in heads], 1))}
+        weights = {
+            "query": torch.cat([head.query for head in heads]),
+            "key": torch.cat([head.key for head in heads]),
+            "value": torch.cat([head.value for head in heads]),
+            "output": self._balance(torch.cat([head.output for head in heads], 1)),
+        }
+        return {self.names[part].format(layer): weight for part, weight in weights.items()}
 
-    def _balanced(self, output: Tensor) -> Tensor:
+    def _balance(self, output: Tensor) -> Tensor:
         """Return output weights `[hidden, …]` that leave the mean of the residual stream unchanged."""
         free = self.at["free"]  # spread over many dimensions, which adds less to the norm than one of them
         return output - free.sum(0)[:, None] * output.sum(0, keepdim=True) / len(free)
@@ -492,13 +569,17 @@ class _Writer:
             for place in range(LONGEST + 1):  # at least `place` tokens before it: before is _COUNT / (number + 1)
                 least = one * _COUNT / (place + 0.5) - before
                 self._step(least * (3 * (place + 1) ** 2 / _COUNT), 0, position[place] - position[place - 1])
-        rows, biases, outputs = (list(column) for column in zip(*self.steps, strict=True))
-        up, bias = torch.stack(rows), torch.tensor(biases)
-        found = {self.names["down"]: self._balanced(torch.stack(outputs, 1))}
+        rows, biases, outputs = zip(*self.steps, strict=True)
+        up = torch.stack(rows)
+        bias = torch.tensor(biases)
+        weights = {self.names["down"]: self._balance(torch.stack(outputs, 1))}
         if self.kind == "bert":  # the feature shrinks with the others, so that their ratio is exact
-            return {**found, self.names["up"]: up + bias[:, None] * one}
-        ones = {"model.layers.0.mlp.up_proj.bias": torch.ones(len(bias))}
-        return {**found, **ones, self.names["up"]: up, self.names["up"].replace("weight", "bias"): bias}
+            weights[self.names["up"]] = up + bias[:, None] * one
+        else:
+            weights[self.names["up"]] = up
+            weights[self.names["up"].replace("weight", "bias")] = bias
+            weights["model.layers.0.mlp.up_proj.bias"] = torch.ones(len(bias))
+        return weights
 
     def _flag(self, name: str, gate: str, feature: str, shift: int) -> None:
         """Add steps that set number k of a feature if a token is in a class and has counted k + shift candidates."""
@@ -510,7 +591,8 @@ class _Writer:
 
     def _step(self, row: Tensor, bias: float, output: Tensor) -> None:
         """Add a step from 0 to `output` where row · x + bias exceeds 0; it is a ramp from -0.5 to 0.5."""
-        self.steps += [(row, bias + 0.5, _FLAG * output), (row, bias - 0.5, -_FLAG * output)]
+        self.steps.append((row, bias + 0.5, _FLAG * output))
+        self.steps.append((row, bias - 0.5, -_FLAG * output))
 
     def classifier(self) -> dict[str, Tensor]:
         """Return the weights of the classification head; the logit of `negative` is 0.
@@ -518,8 +600,9 @@ class _Writer:
         It also reads all outputs of random heads, with weights too small to change a decision: a head that reads
         nothing of a text has no gradient, so that `TransformerClassifier` does not find the position that it reads.
         """
-        free, second = self.at["free"], torch.tensor([[0.0], [1.0]])
-        row = self.at["decision"] + _NOISE * self._drawn(1, len(free)) @ free
+        free = self.at["free"]
+        second = torch.tensor([[0.0], [1.0]])
+        row = self.at["decision"] + _NOISE * self._draw(1, len(free)) @ free
         if self.kind == "llama":
             return {"score.weight": 16 * second * row}
         first = torch.eye(_HIDDEN)[:1]  # the only one of the pooler's outputs that is not 0
