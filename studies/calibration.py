@@ -56,12 +56,12 @@ Draw = np.random.Generator
 
 
 def sentences(rng: Draw, number: int = 80) -> tuple[Floats, Floats]:
-    """Number of words of each sentence, and how easy they are in it."""
+    """Draw the number of words of each sentence, and how easy they are in it."""
     return rng.integers(1, 12, number).astype(np.float64), rng.beta(3, 2, number)
 
 
 def runs(rng: Draw, effect: float, number: int = 80) -> list[Floats]:
-    """Right words and all words of two runs on the same sentences."""
+    """Draw right words and all words of two runs on the same sentences."""
     words, ease = sentences(rng, number)
     right = [rng.binomial(words.astype(int), np.clip(ease + gain, 0, 1)) for gain in (effect, 0.0)]
     return [right[0].astype(np.float64), words, right[1].astype(np.float64), words]
@@ -83,16 +83,23 @@ def two_runs_f1(rng: Draw, effect: float, number: int = 80) -> float:
 
 
 def decisions(rng: Draw, effect: float, number: int = 300) -> float:
-    """A model that is changed, as by an ablated head: some of the texts flip."""
+    """Return p of a changed model, such as one with an ablated head: some of its decisions flip."""
     before = rng.random(number) < 0.8
     to_right, to_wrong = rng.random((2, number)) < np.array([[0.2], [0.05 + effect]])
     after = np.where(before, ~to_wrong, to_right)
-    both = [resample(proportion, one[:, None], "fraction", draws=DRAWS) for one in (after, before)]
-    return difference(*both).p or 0.0
+    return accuracy_difference(after, before).p or 0.0
+
+
+def accuracy_difference(after: Flags | Floats, before: Flags | Floats) -> Estimate:
+    """Return the difference of the accuracies of two models on the same texts; right decisions are True or 1."""
+    sides = []
+    for is_right in (after, before):
+        sides.append(resample(proportion, is_right[:, None], "fraction", draws=DRAWS))
+    return difference(*sides)
 
 
 def numbers(rng: Draw, effect: float, number: int = 200) -> float:
-    """Two variants of one seed, by a number of each text, such as a measure of a ranking."""
+    """Return p of two variants of one seed, by a number of each text, such as a measure of a ranking."""
     texts = rng.exponential(1, number)
     means = []
     for gain in (effect, 0.0):
@@ -104,7 +111,7 @@ def numbers(rng: Draw, effect: float, number: int = 200) -> float:
 def seeds(
     rng: Draw, effect: float, number: int = 3, spread: float = 0.0, texts: int = 1821, others: float = 0.1
 ) -> float:
-    """Two variants of several seeds each, by accuracy on texts that are easy or hard for all.
+    """Return p of two variants of several seeds each, by accuracy on texts that are easy or hard for all.
 
     Args:
         rng: Random generator.
@@ -117,17 +124,30 @@ def seeds(
     ease = rng.beta(4, 1, texts)
     sides = []
     for gain in (effect, 0.0):
-        own = ease + gain + rng.normal(0, others, texts)
-        found = []
-        for _ in range(number):
-            right = rng.random(texts) < np.clip(own + rng.normal(0, spread), 0, 1)
-            found.append(resample(proportion, right[:, None], "fraction", draws=DRAWS))
-        sides.append(pool_seeds(found))
+        ease_of_variant = ease + gain + rng.normal(0, others, texts)
+        sides.append(pooled_accuracy(rng, ease_of_variant, number, spread, draws=DRAWS))
     return difference(*sides).p or 0.0
 
 
+def pooled_accuracy(rng: Draw, ease: Floats, seeds: int, spread: float, draws: int = 1000) -> Estimate:
+    """Draw decisions of several seeds, and return their pooled accuracy.
+
+    Args:
+        rng: Random generator.
+        ease: Probability of a right decision on each text, before it is clipped to 0–1.
+        seeds: Number of seeds.
+        spread: Standard deviation of the accuracy between seeds.
+        draws: Number of bootstrap draws.
+    """
+    of_seeds = []
+    for _ in range(seeds):
+        is_right = rng.random(len(ease)) < np.clip(ease + rng.normal(0, spread), 0, 1)
+        of_seeds.append(resample(proportion, is_right[:, None], "fraction", draws=draws))
+    return pool_seeds(of_seeds)
+
+
 def documents(rng: Draw, effect: float, number: int = 20, spread: float = 0.1) -> float:
-    """Two runs on 200 sentences of documents on which one or the other is better.
+    """Return p of two runs on 200 sentences of documents on which one or the other is better.
 
     Args:
         rng: Random generator.
@@ -135,19 +155,20 @@ def documents(rng: Draw, effect: float, number: int = 20, spread: float = 0.1) -
         number: Number of documents.
         spread: Standard deviation over documents of the difference of the accuracies.
     """
-    of = np.arange(200) % number
+    document = np.arange(200) % number
     words, ease = sentences(rng, 200)
-    gains = effect + rng.normal(0, spread, number)[of]
+    gains = effect + rng.normal(0, spread, number)[document]
     counts = words.astype(int)
-    right = [rng.binomial(counts, np.clip(ease + gain, 0, 1)).astype(np.float64) for gain in (gains, 0.0)]
-    return paired_bootstrap(right[0], words, right[1], words, share=True, units=of, draws=DRAWS).p or 0.0
+    right = rng.binomial(counts, np.clip(ease + gains, 0, 1)).astype(np.float64)
+    right_of_other = rng.binomial(counts, ease).astype(np.float64)
+    return paired_bootstrap(right, words, right_of_other, words, share=True, units=document, draws=DRAWS).p or 0.0
 
 
 def largest_of_thirty(rng: Draw, effect: float) -> float:
     """Return p of the largest of 30 differences of two runs, as a sentence names it; one of them has the effect."""
     family = []
     for place in range(30):
-        columns = runs(rng, effect * (place == 0), 40)
+        columns = runs(rng, effect if place == 0 else 0.0, 40)
         family.append(paired_bootstrap(*columns, share=True, draws=4 * DRAWS))
     top = max(family, key=lambda one: abs(one.value))
     return with_interval_and_p(top, tests=len(family)).p or 0.0
@@ -156,62 +177,77 @@ def largest_of_thirty(rng: Draw, effect: float) -> float:
 def sets(
     rng: Draw, effect: float, size: int = 3, others: int = 5, heads: int = 12, move: str = "normal", flips: float = 0.02
 ) -> float:
-    """A set of heads of two layers against random sets; every head has an effect of its own, one decides if told to.
+    """Return p of a set of heads of two layers against random sets; one of its heads has the effect.
 
-    Effects of heads on all texts are `normal` or `skewed`; `sparse` ones turn few texts, and most heads turn none of
-    the texts that another one turns.
+    Every head has an effect of its own. Effects on all texts are `normal` or `skewed`; `sparse` ones turn few texts,
+    and most heads turn none of the texts that another one turns.
     """
-    shape, few = (2, heads, 200), rng.random((2, heads, 200)) < flips
+    shape = (2, heads, 200)
+    few = rng.random(shape) < flips
     moves = {
         "normal": np.broadcast_to(rng.normal(0, 0.05, (2, heads, 1)), shape),
         "skewed": np.broadcast_to(-rng.exponential(0.05, (2, heads, 1)), shape),
         "sparse": rng.normal(0, 3, shape) * few,
     }[move].copy()
-    own = frozenset(
-        (int(layer), int(head)) for layer in range(2) for head in rng.permutation(heads)[: (size + layer) // 2]
-    )
-    decides = rng.random(200) < 0.1 if move == "sparse" else np.ones(200, np.bool_)
-    moves[next(iter(own))][decides] -= effect
-    ease, noise = rng.normal(1, 1, 200), 0.0 if move == "sparse" else 0.3
+    of_set = []
+    for layer in range(2):
+        for head in rng.permutation(heads)[: (size + layer) // 2]:
+            of_set.append((layer, int(head)))
+    head_set = frozenset(of_set)
+    decides = np.ones(200, np.bool_)
+    if move == "sparse":
+        decides = rng.random(200) < 0.1
+    moves[next(iter(head_set))][decides] -= effect
+    ease = rng.normal(1, 1, 200)
+    noise = 0.0 if move == "sparse" else 0.3
     scores = []
-    for chosen in (own, *random_sets(own, heads, others, rng)):
-        logits = ease + sum(moves[head] for head in chosen) + rng.normal(0, noise, 200)
+    for heads_off in (head_set, *random_sets(head_set, heads, others, rng)):
+        logits = ease + sum(moves[head] for head in heads_off) + rng.normal(0, noise, 200)
         scores.append(resample(proportion, (logits > 0)[:, None], "fraction", draws=DRAWS))
-    return against_random_draws(scores[0], scores[1:])[1].p or 0.0
+    _, beyond_random = against_random_draws(scores[0], scores[1:])
+    return beyond_random.p or 0.0
 
 
 def layers(rng: Draw, effect: float) -> float:
-    """Distances of 24 heads of six layers, from places that the layers shift."""
-    of = np.repeat(np.arange(6), 4)
-    places = rng.normal(0, 1, (24, 8)) + effect * rng.normal(0, 1, (6, 8))[of]
+    """Return p of distances of 24 heads of six layers, from places that the layers shift."""
+    layer = np.repeat(np.arange(6), 4)
+    places = rng.normal(0, 1, (24, 8)) + effect * rng.normal(0, 1, (6, 8))[layer]
     distances = np.linalg.norm(places[:, None] - places, axis=2)
-    return clusters.layer_test(distances, of, int(rng.integers(1 << 30)))[2]
+    _, _, p = clusters.layer_test(distances, layer, int(rng.integers(1 << 30)))
+    return p
 
 
 def inputs(rng: Draw, effect: float) -> float:
-    """Share of attention in 100 inputs, after and before fine-tuning."""
-    old = rng.beta(1, 4, 100)
-    new = np.clip(old + rng.normal(effect, 0.05, 100) * (1 + 3 * old), 0, 2)
-    old, group = np.clip(old, 0, 2), torch.zeros(100, dtype=torch.int64)
+    """Return p of a share of attention in 100 inputs, after and before fine-tuning."""
+    before = rng.beta(1, 4, 100)
+    after = np.clip(before + rng.normal(effect, 0.05, 100) * (1 + 3 * before), 0, 2)
     if not effect:  # either is as likely to be the later one
-        old, new = np.where(rng.integers(2, size=100) == 1, (old, new), (new, old))
+        before, after = np.where(rng.integers(2, size=100) == 1, (before, after), (after, before))
     differences = Moments(1, (), "fraction")
-    differences.update(group, torch.from_numpy(new - old))
+    differences.update(torch.zeros(100, dtype=torch.int64), torch.from_numpy(after - before))
     return float(differences.compute().p())
 
 
 def ranks(rng: Draw, effect: float) -> float:
-    """Kendall's τ of two rankings of 30 words."""
+    """Return p of Kendall's τ of two rankings of 30 words."""
     one = rng.normal(0, 1, (1, 30))
-    return float(agreements(one, effect * one + rng.normal(0, 1, (1, 30))).p[0])
+    other = effect * one + rng.normal(0, 1, (1, 30))
+    return float(agreements(one, other).p[0])
 
 
 def relation(rng: Draw) -> tuple[Arcs, Floats]:
-    """A relation whose head is the next word, more often in some sentences; and how likely this is for each word."""
+    """Draw a relation whose head is the next word, more often in some sentences.
+
+    Returns:
+        The arcs, and the probability that the head of each word is the next one.
+    """
     lengths = rng.integers(3, 10, 60)
-    word, length = np.concatenate([np.arange(1, n + 1) for n in lengths]), np.repeat(lengths, lengths)
-    ease, other = np.repeat(rng.beta(4, 6, 60), lengths), rng.integers(1, length)
-    head = np.where((rng.random(len(word)) < ease) & (word < length), word + 1, other + (other >= word))
+    word = np.concatenate([np.arange(1, length + 1) for length in lengths])
+    length = np.repeat(lengths, lengths)
+    ease = np.repeat(rng.beta(4, 6, 60), lengths)
+    other = rng.integers(1, length)
+    is_next = (rng.random(len(word)) < ease) & (word < length)
+    head = np.where(is_next, word + 1, other + (other >= word))
     nothing = np.zeros_like(word)
     gold = Arcs(np.repeat(np.arange(60), lengths), word, length, head, nothing, nothing.astype(np.bool_))
     return gold, np.where(word < length, ease + (1 - ease) / (length - 1), 0)
@@ -221,24 +257,29 @@ PREDICTORS = 12
 
 
 def aside(rng: Draw, effect: float) -> Predictions:
-    """Heads with a liking for an offset, that know nothing of the arcs; the first finds some of them if told to."""
+    """Draw heads that prefer an offset and know nothing of the arcs; the first finds some of them with an effect."""
     gold, _ = relation(rng)
     other = rng.integers(1, gold.length, (PREDICTORS, len(gold)))
-    found, near = other + (other >= gold.word), gold.word + np.resize([1, -1, 2, -2], PREDICTORS)[:, None]
-    liked = (rng.random(found.shape) < 0.5) & (near >= 1) & (near <= gold.length)
-    found = np.where(liked, near, found)
-    found[0] = np.where(rng.random(len(gold)) < effect, gold.head, found[0])
-    return Predictions(gold, ["r"], found.T)
+    predicted = other + (other >= gold.word)
+    preferred = gold.word + np.resize([1, -1, 2, -2], PREDICTORS)[:, None]
+    follows = (rng.random(predicted.shape) < 0.5) & (preferred >= 1) & (preferred <= gold.length)
+    predicted = np.where(follows, preferred, predicted)
+    predicted[0] = np.where(rng.random(len(gold)) < effect, gold.head, predicted[0])
+    return Predictions(gold, ["r"], predicted.T)
 
 
 def level(rng: Draw, effect: float) -> Predictions:
-    """Heads that find as many words as the next word does, half of them the same; the first finds more if told to."""
-    gold, likely = relation(rng)
+    """Draw heads that find as many words as the next word does, half of them the same; with an effect one finds more.
+
+    That one is the first head.
+    """
+    gold, probability = relation(rng)
     gains = effect * (np.arange(PREDICTORS) == 0)[:, None]
-    own = np.where(rng.random((PREDICTORS, len(gold))) < likely + gains, gold.head, -1)
-    return Predictions(
-        gold, ["r"], np.where(rng.random(own.shape) < 0.5, np.minimum(gold.word + 1, gold.length), own).T
-    )
+    is_right = rng.random((PREDICTORS, len(gold))) < probability + gains
+    predicted = np.where(is_right, gold.head, -1)
+    next_word = np.minimum(gold.word + 1, gold.length)
+    predicted = np.where(rng.random(predicted.shape) < 0.5, next_word, predicted)
+    return Predictions(gold, ["r"], predicted.T)
 
 
 def shared_head(rng: Draw, effect: float) -> float:
@@ -248,10 +289,8 @@ def shared_head(rng: Draw, effect: float) -> float:
         heads = rng.integers(6, size=8)
         if rng.random() < effect:
             heads[0] = 0
-        rows += [
-            {"language": f"l{language}", "relation": f"r{place}", "head": f"1-{head}"}
-            for place, head in enumerate(heads)
-        ]
+        for place, head in enumerate(heads):
+            rows.append({"language": f"l{language}", "relation": f"r{place}", "head": f"1-{head}"})
     frame = pd.DataFrame(rows).assign(direction="", difference=np.nan, p_holm=np.nan)
     return float(find_shared_heads(frame, seed=int(rng.integers(1 << 31)))["p"][0])
 
@@ -259,8 +298,9 @@ def shared_head(rng: Draw, effect: float) -> float:
 def best(
     rng: Draw, make: Callable[[Draw, float], Predictions], effect: float, column: str, paper: bool = False
 ) -> float:
-    """A cell of `best_heads`, chosen on dev and scored on test, or chosen and scored on one split."""
-    dev, test = make(rng, effect), make(rng, effect)
+    """Return a cell of `best_heads`, chosen on dev and scored on test, or chosen and scored on one split."""
+    dev = make(rng, effect)
+    test = make(rng, effect)
     heads = ChosenHeads(dev, dev if paper else test, HeadNames((0, 1), (0, 1, 2)), int(rng.integers(1 << 30)))
     return float(heads.best_heads(None, 99).frame.set_index("relation").loc["r", column])  # type: ignore[arg-type]
 
@@ -270,8 +310,10 @@ def twin_of(rng: Draw, real: Predictions) -> Predictions:
     arcs = real.arcs
     starts = np.flatnonzero(arcs.word == 1)
     others = other_of_class(arcs.length[starts], rng)
-    words = np.concatenate([starts[other] + np.arange(arcs.length[starts[other]]) for other in others])
-    return replace(real, arcs=replace(arcs, head=arcs.head[words]))
+    words = []
+    for start in starts[others]:
+        words.append(start + np.arange(arcs.length[start]))
+    return replace(real, arcs=replace(arcs, head=arcs.head[np.concatenate(words)]))
 
 
 def null_twin(rng: Draw, effect: float, column: str, planted: float = 0.3) -> float:
@@ -279,9 +321,11 @@ def null_twin(rng: Draw, effect: float, column: str, planted: float = 0.3) -> fl
 
     A head that is worse than the offset, as in most twins, is no finding: the p of a difference below 0 is 1.
     """
-    dev, test = aside(rng, planted), aside(rng, planted)
+    dev = aside(rng, planted)
+    test = aside(rng, planted)
     if not effect:
-        dev, test = twin_of(rng, dev), twin_of(rng, test)
+        dev = twin_of(rng, dev)
+        test = twin_of(rng, test)
     heads = ChosenHeads(dev, test, HeadNames((0, 1), (0, 1, 2)), int(rng.integers(1 << 30)))
     row = heads.best_heads(None, 99).frame.set_index("relation").loc["r"].to_dict()
     if column == "p_offset" and row["over_offset"] <= 0:
@@ -290,22 +334,25 @@ def null_twin(rng: Draw, effect: float, column: str, planted: float = 0.3) -> fl
 
 
 def any_of_four(rng: Draw, effect: float) -> float:
-    """The least of four p-values of pairs of runs after Holm's correction, one of them with the effect.
+    """Return the least of four p-values of pairs of runs after Holm's correction, one of them with the effect.
 
     It stands for every family of p-values, also of ablation and causal check: the correction is the same function.
     """
-    return float(holm([two_runs(rng, effect * (place == 0)) for place in range(4)]).min())
+    family = []
+    for place in range(4):
+        family.append(two_runs(rng, effect if place == 0 else 0.0))
+    return float(holm(family).min())
 
 
 def told_errors(rng: Draw, effects: Sequence[float], texts: int = 200) -> list[FittedNumber]:
-    """AUROC of errors by sets of eight features: a weighted sum of each, fitted to texts of dev and tested on others.
+    """Return the AUROC of errors by each set of eight features, and last that by a confidence that tells nothing.
 
-    The weights are the differences of the means of errors and right decisions, which are fitted at once. The last
-    number is that of a confidence without a fit, which tells nothing.
+    A set predicts errors by a weighted sum that is fitted to texts of dev and tested on others. The weights are the
+    differences of the means of errors and right decisions, which need no search. The confidence is not fitted.
 
     Args:
         rng: Random generator.
-        effects: What the first feature of each set tells of errors, on the scale of log-odds.
+        effects: Effect of the first feature of each set on the log-odds of an error.
         texts: Number of texts of dev, and of test.
     """
     sets = rng.normal(0, 1, (2, len(effects), texts, 8))
@@ -314,16 +361,15 @@ def told_errors(rng: Draw, effects: Sequence[float], texts: int = 200) -> list[F
         log_odds += effect * sets[:, number, :, 0]
     dev, test = rng.random((2, texts)) < expit(log_odds)
     halves = [np.flatnonzero(rng.integers(2, size=texts)) for _ in range(10)]
-    told = []
+    numbers = []
     for of_dev, of_test in zip(*sets, strict=True):
         areas: list[Estimate] = []
         for fitted in (np.arange(texts), *halves):
-            wrong = dev[fitted]
-            weights = of_dev[fitted][wrong].mean(axis=0) - of_dev[fitted][~wrong].mean(axis=0)
+            weights = _mean_difference(of_dev[fitted], dev[fitted])
             areas.append(auroc_of_errors(of_test @ weights, test, 100 if areas else DRAWS))
-        told.append(FittedNumber.from_seeds(areas[:1], [areas[1:]]))
+        numbers.append(FittedNumber.from_seeds(areas[:1], [areas[1:]]))
     confidence = auroc_of_errors(rng.normal(0, 1, texts), test, DRAWS)
-    return [*told, FittedNumber.from_seeds([confidence])]
+    return [*numbers, FittedNumber.from_seeds([confidence])]
 
 
 def _stacked_scores(sides: Sequence[Floats], confidence: Floats, wrong: Flags, fitted: Integers) -> Floats:
@@ -600,19 +646,28 @@ CASES: Mapping[str, Case] = {
 
 
 def rate(case: Case, effect: float, number: int = NULLS) -> tuple[int, int]:
-    """Number of p-values up to .05, and of all."""
-    found = [case.simulate(np.random.default_rng([seed, effect > 0]), effect) for seed in range(number)]
-    return int(np.count_nonzero(np.array(found) <= 0.05)), int(np.count_nonzero(~np.isnan(found)))
+    """Return the number of p-values up to .05, and of all."""
+    p = []
+    for seed in range(number):
+        rng = np.random.default_rng([seed, effect > 0])
+        p.append(case.simulate(rng, effect))
+    hits = np.count_nonzero(np.array(p) <= 0.05)
+    known = np.count_nonzero(~np.isnan(p))
+    return int(hits), int(known)
 
 
 def row(name: str, case: Case, number: int) -> str:
-    """A row of the table in docs/known_answers.md."""
-    cells = []
+    """Return a row of the table in docs/known_answers.md."""
+    shares = []
+    nulls = 0
     for effect in (0.0, case.effect):
         hits, known = rate(case, effect, number)
         ends = binomtest(hits, known).proportion_ci()
-        cells.append(f"{100 * hits / known:.1f} [{100 * ends.low:.1f}, {100 * ends.high:.1f}] | {known:,}")
-    return f"| {name.strip()} | {case.columns} | {cells[0]} | {cells[1].partition(' |')[0]} |"
+        shares.append(f"{100 * hits / known:.1f} [{100 * ends.low:.1f}, {100 * ends.high:.1f}]")
+        if not effect:
+            nulls = known
+    false, power = shares
+    return f"| {name.strip()} | {case.columns} | {false} | {nulls:,} | {power} |"
 
 
 class Covered(NamedTuple):
@@ -630,96 +685,102 @@ class Covered(NamedTuple):
 
 
 def share_of_texts(rng: Draw, number: int, truth: float = 0.8) -> tuple[Estimate, float]:
-    """A share of decisions."""
+    """Draw a share of decisions."""
     return resample(proportion, (rng.random(number) < truth)[:, None], "fraction"), truth
 
 
 def share_of_words(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """A share of words in sentences, or documents, that are easy or hard."""
+    """Draw a share of words in sentences, or documents, that are easy or hard."""
     words, ease = sentences(rng, number)
     return bootstrap_ratio(rng.binomial(words.astype(int), ease), words, share=True), 0.6
 
 
 def gain_of_words(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """A difference of shares of words."""
+    """Draw a difference of shares of words."""
+    return word_difference(rng, number, DRAWS), 0.1
+
+
+def word_difference(rng: Draw, number: int, draws: int) -> Estimate:
+    """Draw the difference of the shares of right words of two runs, which is ten points in truth."""
     words, ease = sentences(rng, number)
     counts = words.astype(int)
-    right = [rng.binomial(counts, 0.9 * ease + gain).astype(np.float64) for gain in (0.1, 0.0)]
-    return paired_bootstrap(right[0], words, right[1], words, share=True, draws=DRAWS), 0.1
+    right = rng.binomial(counts, 0.9 * ease + 0.1).astype(np.float64)
+    right_of_other = rng.binomial(counts, 0.9 * ease).astype(np.float64)
+    return paired_bootstrap(right, words, right_of_other, words, share=True, draws=draws)
 
 
 def gain_of_decisions(rng: Draw, number: int, gains: float = 0.2, losses: float = 0.1) -> tuple[Estimate, float]:
-    """A difference of decisions on the same texts, some of which flip."""
+    """Draw a difference of decisions on the same texts, some of which flip."""
     flipped = rng.choice([1.0, -1.0, 0.0], number, p=[gains, losses, 1 - gains - losses])
     before = np.where(flipped == 0, rng.random(number) < 0.8, flipped < 0)
-    after = before + flipped
-    both = [resample(proportion, one[:, None], "fraction", draws=DRAWS) for one in (after, before)]
-    return difference(*both), gains - losses
+    return accuracy_difference(before + flipped, before), gains - losses
 
 
 def lost_decisions(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """The share of right decisions that a change loses."""
+    """Draw the share of right decisions that a change loses."""
     gold = rng.integers(2, size=number)
-    own = np.where(rng.random(number) < 0.8, gold, 1 - gold)
-    after = np.where(rng.random(number) < 0.1, 1 - own, own)
-    values = np.column_stack([gold, own, after == 0, after == 1])
+    before = np.where(rng.random(number) < 0.8, gold, 1 - gold)
+    after = np.where(rng.random(number) < 0.1, 1 - before, before)
+    values = np.column_stack([gold, before, after == 0, after == 1])
     return resample(accuracy_drop, values, "fraction"), 0.8 * 0.1 - 0.2 * 0.1
 
 
 def mean_of_texts(rng: Draw, number: int, shape: float = 4.0) -> tuple[Estimate, float]:
-    """A mean of a skewed number of texts between 0 and 1, such as a share of attention."""
+    """Draw a mean of a skewed number of texts between 0 and 1, such as a share of attention."""
     return resample(mean, rng.beta(1, shape, number)[:, None], "fraction"), 1 / (1 + shape)
 
 
 def exponential_mean(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """A mean of a skewed number of texts without bound, such as a divergence."""
+    """Draw a mean of a skewed number of texts without bound, such as a divergence."""
     return resample(mean, rng.exponential(1, number)[:, None], "nats"), 1.0
 
 
 def median_of_texts(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """A median of a skewed number."""
+    """Draw a median of a skewed number."""
     return resample(median, rng.beta(1, 4, number)[:, None], "fraction"), 1 - 0.5**0.25
 
 
 def gain_of_means(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """A difference of means of numbers of the same texts."""
+    """Draw a difference of means of numbers of the same texts."""
     texts = rng.exponential(1, number)
-    values = [texts + rng.exponential(1, number) + gain for gain in (0.5, 0.0)]
-    return difference(*(resample(mean, one[:, None], "nats", draws=DRAWS) for one in values)), 0.5
+    means = []
+    for gain in (0.5, 0.0):
+        values = texts + rng.exponential(1, number) + gain
+        means.append(resample(mean, values[:, None], "nats", draws=DRAWS))
+    return difference(*means), 0.5
 
 
 def correlation(rng: Draw, number: int, rho: float = 0.5, ranked: bool = False) -> tuple[Estimate, float]:
-    """Pearson's r, or Spearman's ρ, of two normal numbers."""
+    """Draw Pearson's r, or Spearman's ρ, of two normal numbers."""
     one, noise = rng.normal(size=(2, number))
-    pairs = np.stack([one, rho * one + np.sqrt(1 - rho**2) * noise], axis=1)
-    truth = 6 / np.pi * np.arcsin(rho / 2) if ranked else rho
-    return resample(spearman if ranked else pearson, pairs, "fraction"), float(truth)
+    other = rho * one + np.sqrt(1 - rho**2) * noise
+    pairs = np.stack([one, other], axis=1)
+    if ranked:
+        return resample(spearman, pairs, "fraction"), float(6 / np.pi * np.arcsin(rho / 2))
+    return resample(pearson, pairs, "fraction"), rho
 
 
 def f1_of_texts(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """F1 of a class."""
+    """Draw F1 of a class."""
     gold = rng.integers(2, size=number)
     predicted = np.where(rng.random(number) < 0.8, gold, 1 - gold)
     return resample(f1_score(1, 2), np.column_stack([gold, predicted]), "fraction"), 0.8
 
 
 def area_over_seeds(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """A number of each seed, such as RACU."""
+    """Draw the mean over seeds of a number, such as RACU."""
     return mean_over_seeds(rng.normal(0.3, 0.1, number).tolist(), "ratio"), 0.3
 
 
 def score_over_seeds(rng: Draw, number: int, spread: float = 0.01) -> tuple[Estimate, float]:
-    """Accuracy of several seeds on 500 texts."""
-    ease = rng.beta(4, 1, 500)
-    found = []
-    for _ in range(number):
-        right = rng.random(500) < np.clip(ease + rng.normal(0, spread), 0, 1)
-        found.append(resample(proportion, right[:, None], "fraction"))
-    return pool_seeds(found), float(np.mean(np.clip(_EASE + spread * _SHIFTS[:, None], 0, 1)))
+    """Draw the accuracy of several seeds on 500 texts."""
+    accuracy = pooled_accuracy(rng, rng.beta(4, 1, 500), number, spread)
+    truth = np.mean(np.clip(_EASE + spread * _SHIFTS[:, None], 0, 1))
+    return accuracy, float(truth)
 
 
 def area_of_errors(rng: Draw, number: int) -> tuple[Estimate, float]:
-    """AUROC of features that are fitted to texts, and tell nothing of the errors on others."""
+    """Draw the AUROC of features that are fitted to texts, and tell nothing of the errors on others."""
     features, _ = told_errors(rng, (0.0,), number)
     return features.estimate, 0.5
 
@@ -729,28 +790,19 @@ _SHIFTS = norm.ppf((np.arange(50) + 0.5) / 50)
 
 
 def gain_over_seeds(rng: Draw, number: int, spread: float = 0.01) -> tuple[Estimate, float]:
-    """Difference of the accuracies of two variants of several seeds on 500 texts."""
+    """Draw the difference of the accuracies of two variants of several seeds on 500 texts."""
     ease = rng.beta(4, 2, 500) * 0.8
     sides = []
     for gain in (0.1, 0.0):
-        found = []
-        for _ in range(number):
-            right = rng.random(500) < np.clip(ease + gain + rng.normal(0, spread), 0, 1)
-            found.append(resample(proportion, right[:, None], "fraction"))
-        sides.append(pool_seeds(found))
+        sides.append(pooled_accuracy(rng, ease + gain, number, spread))
     return difference(*sides), 0.1
 
 
-def named_largest(rng: Draw, number: int, families: int = 30) -> tuple[Estimate, float]:
-    """The largest of 30 differences of ten points, with the interval that a sentence gives it."""
-    wide = []
-    for _ in range(families):
-        words, ease = sentences(rng, number)
-        counts = words.astype(int)
-        right = [rng.binomial(counts, 0.9 * ease + gain).astype(np.float64) for gain in (0.1, 0.0)]
-        wide.append(paired_bootstrap(right[0], words, right[1], words, share=True, draws=4 * DRAWS))
-    top = max(wide, key=lambda one: one.value)
-    return with_interval_and_p(top, tests=families), 0.1
+def named_largest(rng: Draw, number: int, differences: int = 30) -> tuple[Estimate, float]:
+    """Draw the largest of 30 differences of ten points, with the interval that a sentence gives it."""
+    family = [word_difference(rng, number, 4 * DRAWS) for _ in range(differences)]
+    top = max(family, key=lambda one: one.value)
+    return with_interval_and_p(top, tests=differences), 0.1
 
 
 COVERED: Mapping[str, Covered] = {
@@ -780,11 +832,12 @@ COVERED: Mapping[str, Covered] = {
 
 
 def coverage(case: Covered, size: int, number: int = NULLS) -> tuple[int, int, int]:
-    """Number of intervals that hold the true number, of intervals, and of samples."""
-    held = given = 0
+    """Return the number of intervals that hold the true number, of intervals, and of samples."""
+    held = 0
+    given = 0
     for seed in range(number):
-        found, truth = case.simulate(np.random.default_rng([seed, size]), size)
-        low, high = found.interval
+        estimate, truth = case.simulate(np.random.default_rng([seed, size]), size)
+        low, high = estimate.interval
         if np.isnan(low):
             continue
         given += 1
@@ -793,13 +846,16 @@ def coverage(case: Covered, size: int, number: int = NULLS) -> tuple[int, int, i
 
 
 def coverage_row(name: str, case: Covered, number: int) -> str:
-    """A row of the table of coverage in docs/known_answers.md."""
+    """Return a row of the table of coverage in docs/known_answers.md."""
     cells = []
     for size in case.sizes:
         held, given, samples = coverage(case, size, number)
-        left_out = f" ({samples - given} left out)" if given < samples else ""
-        cells.append(f"{size}: {100 * held / max(given, 1):.1f}{left_out}")
-    return f"| {name} | {'; '.join(cells)} | {'92–100' if case.few else '92–98'} |"
+        cell = f"{size}: {100 * held / max(given, 1):.1f}"
+        if given < samples:
+            cell += f" ({samples - given} left out)"
+        cells.append(cell)
+    bounds = "92–100" if case.few else "92–98"
+    return f"| {name} | {'; '.join(cells)} | {bounds} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
