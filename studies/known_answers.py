@@ -5,6 +5,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,12 +45,17 @@ class KnownAnswers(Measure[DependencyDataModule]):
     @checked
     def __init__(self, seeds: dict[str, NonNegative] | None = None, processes: Positive = 1) -> None:
         super().__init__()
-        if strange := [name for name in seeds or {} if name not in CASES]:
-            raise UserError(
-                f"{setting('model.seeds')}: there is no experiment {strange[0]!r}{near(strange[0], CASES)}; the "
-                f"experiments are {', '.join(CASES)}."
-            )
-        self.numbers, self.processes = {name: own for name, (_, own) in CASES.items()} | (seeds or {}), processes
+        self.numbers: dict[str, int] = {}
+        for name, (_, number) in CASES.items():
+            self.numbers[name] = number
+        for name, number in (seeds or {}).items():
+            if name not in CASES:
+                raise UserError(
+                    f"{setting('model.seeds')}: there is no experiment {name!r}{near(name, CASES)}; the experiments "
+                    f"are {', '.join(CASES)}."
+                )
+            self.numbers[name] = number
+        self.processes = processes
         if not any(self.numbers.values()):
             raise UserError(f"{setting('model.seeds')} leaves every experiment out. Give one of them at least 1.")
 
@@ -60,34 +66,49 @@ class KnownAnswers(Measure[DependencyDataModule]):
         """Ignore the batch: every seed has corpora of its own."""
 
     def result(self) -> Result:
-        seeds = range(max(self.numbers.values()))
-        wanted = {seed: [name for name, number in self.numbers.items() if seed < number] for seed in seeds}
-        progress, found = Progress("Models with known answers", len(seeds)), list[tuple[int, Trial]]()
-        with TemporaryDirectory() as folder, recorded_gradients():
-            for seed, own in self._over_processes(wanted, Path(folder)):
-                found += [(seed, trial) for trial in own]
-                progress.advance()
-        found.sort(key=lambda one: one[0])
-        trials = pd.DataFrame([(seed, *trial) for seed, trial in found], columns=["seed", *Trial._fields])
-        table, separated = rates(trials), separation(trials)
+        trials = self._trials()
         scores = {"right": right(trials)}
-        scores |= {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
-        audit = {"seeds": self.numbers, "verdicts": len(trials)}
-        answer, tables = (
-            fill_sentence("{right} of {n} verdicts are right", scores, n=len(trials)),
-            {"known_answers": table},
+        for name, area in separation(trials).items():
+            scores[f"{name}.auc"] = Estimate(area, unit="fraction")
+        return Result(
+            self.experiment,
+            scores,
+            {"known_answers": rates(trials)},
+            audit={"seeds": self.numbers, "verdicts": len(trials)},
+            headline=tuple(scores),
+            answer=fill_sentence("{right} of {n} verdicts are right", scores, n=len(trials)),
         )
-        return Result(self.experiment, scores, tables, audit=audit, headline=tuple(scores), answer=answer)
+
+    def _trials(self) -> pd.DataFrame:
+        """Return the verdicts of all seeds, with the columns of `Trial` and `seed`, sorted by seed."""
+        wanted: dict[int, list[str]] = {}
+        for seed in range(max(self.numbers.values())):
+            wanted[seed] = [name for name, number in self.numbers.items() if seed < number]
+        progress = Progress("Models with known answers", len(wanted))
+        by_seed: dict[int, list[Trial]] = {}
+        with TemporaryDirectory() as folder, recorded_gradients():
+            for seed, trials in self._over_processes(wanted, Path(folder)):
+                by_seed[seed] = trials
+                progress.advance()
+        rows = []
+        for seed in wanted:
+            for trial in by_seed[seed]:
+                rows.append((seed, *trial))
+        return pd.DataFrame(rows, columns=["seed", *Trial._fields])
 
     def _over_processes(self, wanted: Mapping[int, list[str]], folder: Path) -> Iterator[tuple[int, list[Trial]]]:
+        """Yield each seed with its verdicts, as they are finished; `wanted` has the experiments of each seed."""
         if self.processes == 1:
             for seed, names in wanted.items():
                 yield seed, trials_of(seed, names, folder)
             return
         with ProcessPoolExecutor(self.processes, get_context("spawn")) as pool:
-            futures = {pool.submit(trials_of, seed, names, folder): seed for seed, names in wanted.items()}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            seed_of = {}
+            for seed, names in wanted.items():
+                future = pool.submit(trials_of, seed, names, folder)
+                seed_of[future] = seed
+            for future in as_completed(seed_of):
+                yield seed_of[future], future.result()
 
 
 def trials_of(seed: int, names: Sequence[str], folder: Path) -> list[Trial]:
@@ -99,9 +120,13 @@ def trials_of(seed: int, names: Sequence[str], folder: Path) -> list[Trial]:
         folder: Folder for the corpora of the seed, and for stores.
     """
     # The progress of the seeds is logged, and not that of every store.
-    with TemporaryDirectory(dir=folder) as own, quiet(progress=True):
-        case = Case(seed, Path(own), folder / "stores")
-        return [trial for name in names for trial in CASES[name][0](case)]
+    with TemporaryDirectory(dir=folder) as folder_of_seed, quiet(progress=True):
+        case = Case(seed, Path(folder_of_seed), folder / "stores")
+        trials: list[Trial] = []
+        for name in names:
+            experiment, _ = CASES[name]
+            trials += experiment(case)
+        return trials
 
 
 def right(trials: pd.DataFrame) -> Estimate:
@@ -131,15 +156,18 @@ def rates(trials: pd.DataFrame) -> Table:
         - `verdicts`, `seeds`: number of verdicts, and of seeds.
     """
     lines = []
-    for row, own in trials.groupby(OF_ROW, sort=False):
-        by_seed = own.groupby("seed")["found"].agg(["sum", "size"])
+    for row, verdicts in trials.groupby(OF_ROW, sort=False):
+        by_seed = verdicts.groupby("seed")["found"].agg(["sum", "size"])
         share = share_interval(by_seed["sum"].to_numpy(), by_seed["size"].to_numpy())
-        kind = "power" if own["positive"].iloc[0] else "false_positive"
-        line = dict(zip(OF_ROW, row, strict=True))
+        kind = "power" if verdicts["positive"].iloc[0] else "false_positive"
+        line: dict[str, Any] = dict(zip(OF_ROW, row, strict=True))
         for name, ends in COLUMNS.items():
-            known = share if name == kind else (np.nan,) * 3
-            line |= dict(zip((name, *ends), known, strict=True))
-        lines.append(line | {"promised": promised(str(line["test"])), "verdicts": len(own), "seeds": len(by_seed)})
+            value_and_ends = share if name == kind else (np.nan, np.nan, np.nan)
+            line.update(zip((name, *ends), value_and_ends, strict=True))
+        line["promised"] = promised(str(line["test"]))
+        line["verdicts"] = len(verdicts)
+        line["seeds"] = len(by_seed)
+        lines.append(line)
     units: dict[str, Unit] = dict.fromkeys(("power", "false_positive", "promised"), "fraction")
     return Table(pd.DataFrame(lines), units, "power", ("experiment", "test", "truth", "power", "false_positive"))
 
@@ -153,9 +181,12 @@ def separation(trials: pd.DataFrame) -> dict[str, float]:
     Returns:
         The AUC by `<experiment>.<test>`, with `_` for spaces, of tests with at least five effects of each kind.
     """
-    known = trials[trials["effect"].notna()]
-    return {
-        ".".join(map(str, name)).replace(" ", "_"): float(roc_auc_score(own["positive"], own["effect"]))
-        for name, own in known.groupby(["experiment", "test"], sort=False)
-        if min(own["positive"].sum(), (~own["positive"]).sum()) >= _LEAST
-    }
+    ranked = trials[trials["effect"].notna()]
+    areas = {}
+    for (experiment, test), verdicts in ranked.groupby(["experiment", "test"], sort=False):
+        is_positive = verdicts["positive"]
+        if min(is_positive.sum(), (~is_positive).sum()) < _LEAST:
+            continue
+        name = f"{experiment}.{test}".replace(" ", "_")
+        areas[name] = float(roc_auc_score(is_positive, verdicts["effect"]))
+    return areas

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,7 +123,9 @@ def promised(test: str) -> float:
     """
     if test.startswith(ONE_SIDED):
         return LEVEL / 2
-    return LEVEL if test == "p" or test.startswith(("p ", "p_")) else np.nan
+    if test == "p" or test.startswith(("p ", "p_")):
+        return LEVEL
+    return np.nan
 
 
 Planted = tuple[Architecture, tuple[PlantedHead, ...], str | None]
@@ -177,9 +178,9 @@ class Trial(NamedTuple):
 
     Attributes:
         experiment: Name of the experiment.
-        test: What decides that something is found.
+        test: Name of the test that decides if something is found.
         model: Kind of the model.
-        truth: What is to be found in it, or that nothing is.
+        truth: Description of what is to be found in it, or that nothing is.
         positive: True if there is something to find.
         found: True if the test finds it.
         effect: Size of the effect by which the test ranks, to separate positive from negative trials; nan
@@ -205,7 +206,9 @@ class Case:
     """
 
     def __init__(self, seed: int, folder: Path, cache: Path) -> None:
-        self.seed, self.folder, self.cache = seed, folder, str(cache)
+        self.seed = seed
+        self.folder = folder
+        self.cache = str(cache)
 
     @cached_property
     def _sentences(self) -> dict[str, Path]:
@@ -213,9 +216,13 @@ class Case:
 
     def model(self, kind: str) -> str:
         """Return the folder of the model of a kind."""
-        path, (of, heads, decision) = self.folder / kind.replace(" ", "-"), PLANTED[kind]
+        path = self.folder / kind.replace(" ", "-")
         if not path.exists():
-            planted_model(of, heads, self.seed + 500_000 * (kind == "other null"), decision=decision).save(path)
+            architecture, heads, decision = PLANTED[kind]
+            seed = self.seed
+            if kind == "other null":
+                seed += 500_000
+            planted_model(architecture, heads, seed, decision=decision).save(path)
         return str(path)
 
     def treebank(
@@ -230,19 +237,22 @@ class Case:
 
         Args:
             kind: Kind of the model.
-            quantity: What is measured between two words.
+            quantity: Quantity between two words.
             most: Number of sentences of each split; None for all.
-            weights: Whose numbers the weights of the model have.
+            weights: Weights of the model: its own, or others as in a null twin.
             options: Further options of the datamodule.
         """
         name = f"first-{most}" if most else "sample"
         for split, path in self._sentences.items():
-            if not (few := self.folder / f"{name}-{split}.conllu").exists():
+            few = self.folder / f"{name}-{split}.conllu"
+            if not few.exists():
                 sentences = path.read_text(encoding="utf-8").split("\n\n")[:most]
                 few.write_text("\n\n".join([*sentences, ""]), encoding="utf-8")
         corpus = str(self.folder / f"{name}-{{split}}.conllu")
-        encoder, measured = EncoderSpec(self.model(kind), weights), Options(quantity=quantity)
-        return DependencyDataModule(corpus, encoder=encoder, options=measured, cache=self.cache, **options)
+        encoder = EncoderSpec(self.model(kind), weights)
+        return DependencyDataModule(
+            corpus, encoder=encoder, options=Options(quantity=quantity), cache=self.cache, **options
+        )
 
     def texts(self, kind: str, limit: int) -> TextDataModule:
         """Return sentences of the sample grammar, read through the model of a kind."""
@@ -257,7 +267,7 @@ class Case:
             shuffled: True to give the reviews the labels of others, so that no model can predict them.
         """
         model = {"class_path": "TransformerClassifier", "init_args": {"heads": ["3-1"]}}
-        return self._saved(kind, model, shuffled=shuffled, tokenizer=EncoderSpec(self.model(kind)))
+        return self._save(kind, model, shuffled=shuffled, tokenizer=EncoderSpec(self.model(kind)))
 
     def attending(self, target: str) -> tuple[str, Any]:
         """Return the checkpoint of a word-by-word classifier whose weights are written by hand, and its reviews.
@@ -265,29 +275,34 @@ class Case:
         It predicts `positive` if words of praise outweigh words of blame, each weighted by its attention.
 
         Args:
-            target: What it attends to: `opinion`, the words of praise and blame, or `period`, which does not enter the
-                decision.
+            target: The words that it attends to: `opinion` for words of praise and blame, or `period`, which does not
+                enter the decision.
         """
-        parts = {"encoder": {"class_path": "NoEncoder"}, "attention": {"class_path": "DotAttention"}}
-        model = {"class_path": "AttentionClassifier", "init_args": {**parts, "embedding": {"size": _SIZE}}}
-        of_opinion = target == "opinion"
+        parts = {
+            "encoder": {"class_path": "NoEncoder"},
+            "attention": {"class_path": "DotAttention"},
+            "embedding": {"size": _SIZE},
+        }
+        model = {"class_path": "AttentionClassifier", "init_args": parts}
 
         def write(module: Any, data: ClassificationDataModule) -> None:  # noqa: ANN401 # the classifier
-            symbols, rows = sample_vocabulary(), module.embedding.rows.weight
+            vocabulary = sample_vocabulary()
+            rows = module.embedding.rows.weight
             rows.normal_(0, _SMALL, generator=torch.Generator().manual_seed(self.seed))
             for place, word in enumerate(data.vocabulary.words):
-                own = symbols.get(word.lower(), frozenset())
-                sign = (not own.isdisjoint(PRAISE)) - (not own.isdisjoint(BLAME))
+                symbols = vocabulary.get(word.lower(), frozenset())
+                sign = (not symbols.isdisjoint(PRAISE)) - (not symbols.isdisjoint(BLAME))
                 rows[place, 0] = sign
                 # Added to noise, which breaks ties between the weights of other words.
                 rows[place, 1:3] += torch.tensor([abs(sign), word == "."])
-            module.attention.query.weight.zero_()[0, 1 if of_opinion else 2] = _SHARP * _SIZE**0.5
-            module.decision.weight.mul_(_SMALL)[:, 0] = torch.tensor([-1.0, 1.0]) * (4 if of_opinion else 100)
+            dimension, slope = (1, 4) if target == "opinion" else (2, 100)
+            module.attention.query.weight.zero_()[0, dimension] = _SHARP * _SIZE**0.5
+            module.decision.weight.mul_(_SMALL)[:, 0] = torch.tensor([-1.0, 1.0]) * slope
             module.decision.bias.zero_()
 
-        return self._saved(target, model, write, min_count=1)
+        return self._save(target, model, write, min_count=1)
 
-    def _saved(
+    def _save(
         self,
         name: str,
         model: Mapping[str, Any],
@@ -297,9 +312,11 @@ class Case:
         **options: Any,  # noqa: ANN401 # of the datamodule
     ) -> tuple[str, ClassificationDataModule]:
         """Save a classifier as the checkpoint of a run without training; `write` changes its weights before."""
-        texts, path = self._reviews(shuffled), self.folder / f"{name.replace(' ', '-')}-{shuffled}.ckpt"
+        texts = self._reviews(shuffled)
+        path = self.folder / f"{name.replace(' ', '-')}-{shuffled}.ckpt"
         given = dict[str, Any](corpus=str(texts / "{split}.tsv"), positive=LABELS[1], cache=self.cache, **options)
-        data, trainer = ClassificationDataModule(**given), nested_trainer(None, max_epochs=0)
+        data = ClassificationDataModule(**given)
+        trainer = nested_trainer(None, max_epochs=0)
         module = instantiate(TextClassifier, path, deepcopy(model))  # type: ignore[type-abstract]
         with quiet():
             trainer.fit(module, datamodule=data)
@@ -307,9 +324,11 @@ class Case:
             with torch.no_grad():
                 write(module, data)
         trainer.save_checkpoint(path, weights_only=True)
-        plain = {name: asdict(value) if isinstance(value, EncoderSpec) else value for name, value in given.items()}
-        of_data = {"class_path": "ClassificationDataModule", "init_args": plain}
-        config = {"seed_everything": 0, "model": model, "data": of_data}
+        settings = {}
+        for option, value in given.items():
+            settings[option] = asdict(value) if isinstance(value, EncoderSpec) else value
+        settings_of_data = {"class_path": "ClassificationDataModule", "init_args": settings}
+        config = {"seed_everything": 0, "model": model, "data": settings_of_data}
         content = torch.load(path, weights_only=True)
         torch.save({**content, "hyper_parameters": {}, "config": yaml.safe_dump(config)}, path)
         return str(path), data
@@ -333,10 +352,9 @@ def single_heads(case: Case) -> Iterator[Trial]:
     for kind, wanted in planted.items():
         if kind == "planted decoder" and case.seed >= _DECODERS:
             continue
-        module = SingleHeads()
-        module.ensemble, module.maps, module.permutations, module.seed = 1, 0, 100, case.seed
-        tables = measured(module, case.treebank(kind)).tables
-        best, roles = _rows(tables["best_heads"], "relation"), _rows(tables["roles"], "head")
+        tables = measured(_small(SingleHeads(), case), case.treebank(kind)).tables
+        best = _rows(tables["best_heads"], "relation")
+        roles = _rows(tables["roles"], "head")
         for relation, head in wanted.items():
             truth = f"a head attends from {relation} to its head"
             row = best[relation]
@@ -351,10 +369,20 @@ def single_heads(case: Case) -> Iterator[Trial]:
             yield from _nothing_in_heads(best, roles)
 
 
+def _small(module: SingleHeads, case: Case, permutations: int = 100) -> SingleHeads:
+    """Return a measurement of single heads without what no verdict reads, with the seed of the case."""
+    module.ensemble = 1
+    module.maps = 0
+    module.permutations = permutations
+    module.seed = case.seed
+    return module
+
+
 def _nothing_in_heads(best: Mapping[str, Any], roles: Mapping[str, Any]) -> Iterator[Trial]:
-    for row, p in product(best.values(), _OF_BEST):
-        if not np.isnan(row[p]):
-            yield Trial("heads", f"{p} of the best head", "null", "nothing", False, row[p] <= LEVEL)
+    for row in best.values():
+        for p in _OF_BEST:
+            if not np.isnan(row[p]):
+                yield Trial("heads", f"{p} of the best head", "null", "nothing", False, row[p] <= LEVEL)
     for role in ("positional", "syntactic"):
         for row in roles.values():
             yield Trial("heads", role, "null", "nothing", False, row[role])
@@ -370,13 +398,13 @@ TWINS: Mapping[str, Mapping[str, Any]] = {
 def null_twins(case: Case) -> Iterator[Trial]:
     """Yield verdicts of `SingleHeads` and `HeadAblation` on planted models, and on their null twins.
 
-    Of the heads those of relations without punctuation, which the answer of the measurement counts.
+    Verdicts on heads leave out punctuation, as the answer of the measurement does.
     """
     worlds: dict[str, Mapping[str, Any]] = {"": {}, **TWINS}
     for world, options in worlds.items():
-        module = SingleHeads(trees=False)
-        module.ensemble, module.maps, module.permutations, module.seed = 1, 0, 100, case.seed
-        best = _rows(measured(module, case.treebank("planted", **options)).tables["best_heads"], "relation")
+        module = _small(SingleHeads(trees=False), case)
+        result = measured(module, case.treebank("planted", **options))
+        best = _rows(result.tables["best_heads"], "relation")
         kind = f"planted, {world}" if world else "planted"
         truth = "nothing" if world else "heads attend from obj and det to their heads"
         relations = ["obj", "det"]
@@ -410,20 +438,23 @@ def _ablated_twins(case: Case) -> Iterator[Trial]:
 
 def attention_statistics(case: Case) -> Iterator[Trial]:
     """Yield verdicts of the analyses of attention: surface statistics, patterns and clusters."""
-    for kind in ("planted", "null"):
-        tables = measured(AttentionAnalyses([Surface(), Patterns()]), case.texts(kind, 25)).tables
-        surface, patterns = (_rows(tables[name], "layer", "head") for name in ("surface", "head_patterns"))
-        if kind == "planted":
-            for column, head in (("previous", "3-2"), ("end", "3-3"), ("entropy", "3-4")):
-                found = max(surface, key=lambda name: surface[name][column]) == head
-                yield Trial("surface", f"highest {column}", kind, f"head {head} is made so", True, found)
-            # What the head of an offset leaves goes to the start, so its pattern may be vertical + diagonal.
-            for head, pattern in (("3-2", "diagonal"), ("3-3", "vertical"), ("3-4", "heterogeneous")):
-                found = pattern in patterns[head]["pattern"]
-                yield Trial("patterns", f"pattern {pattern}", kind, f"head {head} is made so", True, found)
-        for row in patterns.values() if kind == "null" else ():
-            found = row["pattern"] != "heterogeneous"
-            yield Trial("patterns", "another pattern than heterogeneous", kind, "nothing", False, found)
+    planted = measured(AttentionAnalyses([Surface(), Patterns()]), case.texts("planted", 25)).tables
+    surface = planted["surface"].frame
+    names = (surface["layer"].astype(str) + "-" + surface["head"].astype(str)).to_numpy()
+    for column, head in (("previous", "3-2"), ("end", "3-3"), ("entropy", "3-4")):
+        found = bool(names[surface[column].to_numpy().argmax()] == head)
+        yield Trial("surface", f"highest {column}", "planted", f"head {head} is made so", True, found)
+    patterns = _rows(planted["head_patterns"], "layer", "head")
+    # What the head of an offset leaves goes to the start, so its pattern may be vertical + diagonal.
+    for head, pattern in (("3-2", "diagonal"), ("3-3", "vertical"), ("3-4", "heterogeneous")):
+        found = pattern in patterns[head]["pattern"]
+        yield Trial("patterns", f"pattern {pattern}", "planted", f"head {head} is made so", True, found)
+
+    null = measured(AttentionAnalyses([Surface(), Patterns()]), case.texts("null", 25)).tables
+    for pattern in null["head_patterns"].frame["pattern"]:
+        found = pattern != "heterogeneous"
+        yield Trial("patterns", "another pattern than heterogeneous", "null", "nothing", False, found)
+
     for kind, positive in (("alike in a layer", True), ("null", False)):
         p = measured(AttentionAnalyses([Surface(), Clusters()]), case.texts(kind, 12)).scores["p"].value
         truth = "heads of a layer are alike" if positive else "nothing"
@@ -433,13 +464,17 @@ def attention_statistics(case: Case) -> Iterator[Trial]:
 def _rows(table: Table, *key: str) -> dict[str, dict[str, Any]]:
     """Return the rows of a table by the values of some columns, joined by `-`."""
     rows: list[dict[str, Any]] = table.frame.to_dict("records")  # type: ignore[assignment]
-    return {"-".join(str(row[column]) for column in key): row for row in rows}
+    by_key = {}
+    for row in rows:
+        name = "-".join(str(row[column]) for column in key)
+        by_key[name] = row
+    return by_key
 
 
 def attention_probe(case: Case) -> Iterator[Trial]:
     """Yield verdicts on probes: pairs of runs, the control task and the description length."""
     probe = AttentionOnlyProbe(learning_rate=4e-2, decay=0.7)
-    yield from _compared(
+    yield from _compare_runs(
         "attention-only probe", lambda kind: _counts(probe, case.treebank(kind, most=_FEW), "val_uas", "uas")
     )
     tests = (
@@ -450,7 +485,8 @@ def attention_probe(case: Case) -> Iterator[Trial]:
         truth = "heads of obj and det" if positive else "nothing"
         for name, make, score, least in tests:
             module = make(probe, max_epochs=3)
-            module.batches, module.seed = 1, case.seed
+            module.batches = 1
+            module.seed = case.seed
             low = measured(module, case.treebank(kind, most=_FEW)).scores[score].low or 0
             yield Trial(name, f"{score} above {least}", kind, truth, positive, low > least)
 
@@ -459,7 +495,7 @@ def structural_probe(case: Case) -> Iterator[Trial]:
     """Yield verdicts on pairs of structural probes."""
     probe = StructuralDistanceProbe()
     options: dict[str, Any] = {"hidden": [3], "batch_size": 20}
-    yield from _compared(
+    yield from _compare_runs(
         "structural probe", lambda kind: _counts(probe, case.treebank(kind, most=_FEW, **options), "val_loss", "uuas")
     )
 
@@ -475,8 +511,17 @@ def _counts(
     return [result.items[column].to_numpy(dtype=np.float64) for column in result.ratios[score]]
 
 
-def _compared(experiment: str, counted: Callable[[str], Sequence[NDArray[np.float64]]]) -> Iterator[Trial]:
-    planted, null, other = (np.stack(counted(kind)) for kind in ("planted", "null", "other null"))
+def _compare_runs(experiment: str, counts_of: Callable[[str], Sequence[NDArray[np.float64]]]) -> Iterator[Trial]:
+    """Yield verdicts of paired tests of two probes.
+
+    Args:
+        experiment: Name of the experiment.
+        counts_of: Function of the kind of a model that returns numerator and denominator of a probe's score for each
+            test sentence.
+    """
+    planted = np.stack(counts_of("planted"))
+    null = np.stack(counts_of("null"))
+    other = np.stack(counts_of("other null"))
     test = "p of a comparison with a null model"
     better = planted[0].sum() / planted[1].sum() > null[0].sum() / null[1].sum()
     found = bool(better and paired_p(*planted, *null, draws=1000) <= LEVEL)
@@ -499,10 +544,12 @@ def ablation(case: Case) -> Iterator[Trial]:
         module.seed = case.seed
         table = _rows(measured(module, data).tables["ablation"], "layer", "head")
         if not shuffled:
-            truth = f"the decision is read from {'an even' if kind == 'even decision' else 'a planted'} head"
-            lost = table["3-1"]["difference"] < 0
-            yield Trial("ablation", "p", kind, truth, True, lost and table["3-1"]["p"] <= LEVEL)
-            yield Trial("ablation", "p after Holm", kind, truth, True, lost and table["3-1"]["p_holm"] <= LEVEL)
+            head = "an even" if kind == "even decision" else "a planted"
+            truth = f"the decision is read from {head} head"
+            row = table["3-1"]
+            lost = row["difference"] < 0
+            yield Trial("ablation", "p", kind, truth, True, lost and row["p"] <= LEVEL)
+            yield Trial("ablation", "p after Holm", kind, truth, True, lost and row["p_holm"] <= LEVEL)
         else:
             for row in table.values():
                 yield Trial("ablation", "p", f"{kind}, shuffled labels", "nothing", False, row["p"] <= LEVEL)
@@ -512,21 +559,23 @@ def ablation(case: Case) -> Iterator[Trial]:
 
 def causal(case: Case) -> Iterator[Trial]:
     """Yield verdicts of `CausalCheck` on heads that a classifier needs, and does not need."""
-    probe, relations = AttentionOnlyProbe(learning_rate=4e-2, decay=0.7), {"obj": True, "det": False}
+    probe = AttentionOnlyProbe(learning_rate=4e-2, decay=0.7)
+    is_needed = {"obj": True, "det": False}
     for kind, shuffled in (("needed and not", False), ("null", True)):
         checkpoint, _ = case.classifier(kind, shuffled=shuffled)
-        module = CausalCheck(probe, tuple(relations), checkpoint, heads=1, random=3, max_epochs=1)
-        module.batches, module.seed = 1, case.seed
-        table = _rows(measured(module, case.treebank(kind, most=_FEW)).tables["causal"], "measure", "relation")
-        for row in table.values():
-            lost = row["beyond"] < 0
+        module = CausalCheck(probe, tuple(is_needed), checkpoint, heads=1, random=3, max_epochs=1)
+        module.batches = 1
+        module.seed = case.seed
+        result = measured(module, case.treebank(kind, most=_FEW))
+        for row in _rows(result.tables["causal"], "measure", "relation").values():
             if shuffled and not np.isnan(row["p"]):
                 yield Trial("causal check", f"p of the {row['measure']}", kind, "nothing", False, row["p"] <= LEVEL)
             elif not shuffled and row["measure"] == "task":
-                needed, test = relations[row["relation"]], "loss beyond random heads"
-                truth = f"the head of {row['relation']} is {'' if needed else 'not '}needed"
-                found = lost and row["p"] <= LEVEL
-                yield Trial("causal check", test, kind, truth, needed, found, -row["beyond"])
+                relation = row["relation"]
+                needed = is_needed[relation]
+                truth = f"the head of {relation} is {'' if needed else 'not '}needed"
+                found = row["beyond"] < 0 and row["p"] <= LEVEL
+                yield Trial("causal check", "loss beyond random heads", kind, truth, needed, found, -row["beyond"])
 
 
 def quantities(case: Case) -> Iterator[Trial]:
@@ -534,18 +583,17 @@ def quantities(case: Case) -> Iterator[Trial]:
 
     `attention_without_first` is left out because its weights are those of attention.
     """
-    for one in QUANTITIES.values():
-        if (quantity := one.name) == "attention_without_first":
+    for quantity in QUANTITIES.values():
+        if quantity.name == "attention_without_first":
             continue
         for kind, positive in (("with values", True), ("zero values", False)):
-            module = SingleHeads()
-            module.ensemble, module.maps, module.permutations, module.seed = 1, 0, 1, case.seed
-            tables = measured(module, case.treebank(kind, quantity, most=20)).tables
+            module = _small(SingleHeads(), case, permutations=1)
+            tables = measured(module, case.treebank(kind, quantity.name, most=20)).tables
             row = _rows(tables["best_heads"], "relation")["obj"]
             # A map of a layer is that of layer 2.
             found = row["head"] == "2-1" and row["test"] > row["offset"] + MARGIN
             truth = "a head of obj moves something" if positive else "a head of obj moves nothing"
-            name = quantity if one.has_heads else f"{quantity} (a layer)"
+            name = quantity.name if quantity.has_heads else f"{quantity.name} (a layer)"
             yield Trial("quantities", name, kind, truth, positive, found, row["test"] - row["offset"])
 
 
@@ -584,8 +632,9 @@ def write_errors(folder: Path, seed: int, *, told: float, texts: int = 150) -> s
     """
     random = np.random.default_rng(seed)
     symbols = sample_vocabulary()
-    opinions = [[word for word, own in symbols.items() if not own.isdisjoint(kind)] for kind in (BLAME, PRAISE)]
-    others = sorted(word for word in symbols if word.isalpha() and word not in opinions[0] + opinions[1])
+    blame = [word for word, of_word in symbols.items() if not of_word.isdisjoint(BLAME)]
+    praise = [word for word, of_word in symbols.items() if not of_word.isdisjoint(PRAISE)]
+    others = sorted(word for word in symbols if word.isalpha() and word not in blame + praise)
     folder.mkdir(parents=True, exist_ok=True)
     for split, number in (("train", 20), ("dev", texts), ("test", texts)):
         rows = []
@@ -595,8 +644,11 @@ def write_errors(folder: Path, seed: int, *, told: float, texts: int = 150) -> s
             if is_repeated:
                 words[1] = words[5]
             label = int(random.integers(2))
-            words.insert(int(random.integers(9)), str(random.choice(opinions[label])))
-            is_turned = random.random() < told if is_repeated else False
+            place = int(random.integers(9))
+            words.insert(place, str(random.choice(praise if label else blame)))
+            is_turned = False
+            if is_repeated:
+                is_turned = random.random() < told
             if not told:
                 is_turned = random.random() < 1 / 3
             rows.append({"label": LABELS[label != is_turned], "text": " ".join(words)})
@@ -644,7 +696,8 @@ def write_pair_errors(folder: Path, seed: int, *, told: float, pairs: int = 300,
     """
     random = np.random.default_rng(seed)
     symbols = sample_vocabulary()
-    blame, praise = (sorted(word for word, own in symbols.items() if own & kind) for kind in (BLAME, PRAISE))
+    blame = sorted(word for word, of_word in symbols.items() if of_word & BLAME)
+    praise = sorted(word for word, of_word in symbols.items() if of_word & PRAISE)
     others = sorted(word for word in symbols if word.isalpha() and word not in blame + praise)
     log_odds = dict(zip(praise, random.uniform(2, 6, len(praise)), strict=True))
     log_odds |= dict(zip(blame, random.uniform(-2, 2, len(blame)), strict=True))
@@ -664,7 +717,8 @@ def write_pair_errors(folder: Path, seed: int, *, told: float, pairs: int = 300,
         elif not told:
             is_wrong = random.random() < 1 / 3
         place = int(random.integers(2, 8))
-        good, bad = ([*words[:place], str(random.choice(kind)), *words[place:]] for kind in (praise, blame))
+        good = [*words[:place], str(random.choice(praise)), *words[place:]]
+        bad = [*words[:place], str(random.choice(blame)), *words[place:]]
         if is_wrong:
             good, bad = bad, good
         pair = {"sentence_good": " ".join(good), "sentence_bad": " ".join(bad), "pairID": str(number)}
@@ -725,14 +779,15 @@ def agreement(case: Case) -> Iterator[Trial]:
         for positive, truth in ((True, "the agreement head is needed"), (False, "no other head is needed")):
             heads = rows[is_needed == positive]
             change = heads["log_ratio_change"] / intact
-            lost = bool((heads["difference"] <= (-0.2 if positive else -0.02)).any())
+            least_loss, least_change = (-0.2, -1.9) if positive else (-0.02, -0.02)
+            lost = bool((heads["difference"] <= least_loss).any())
             found = bool((heads["p_holm"] <= LEVEL).any())
-            reversed_ = bool((change < (-1.9 if positive else -0.02)).any())
             yield Trial("agreement", f"{kind}: 20 points are lost (other heads: 2)", "agreement", truth, positive, lost)
             yield Trial("agreement", f"p after Holm, {kind}", "agreement", truth, positive, found)
             if kind == "patch":
                 test = "patch: the log-ratio is reversed (other heads: 2 %)"
-                yield Trial("agreement", test, "agreement", truth, positive, reversed_)
+                is_reversed = bool((change < least_change).any())
+                yield Trial("agreement", test, "agreement", truth, positive, is_reversed)
 
 
 def _above(one: str, other: str) -> Callable[[Scores], bool]:

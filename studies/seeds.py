@@ -48,7 +48,8 @@ def train_decoders(seeds: int, steps: int, folder: Path) -> list[Path]:
     progress = Progress("Training, decoders", seeds)
     models = []
     for seed in range(seeds):
-        models.append(natural_decoder(seed, steps).save(folder / f"decoder-{seed}"))
+        decoder = natural_decoder(seed, steps)
+        models.append(decoder.save(folder / f"decoder-{seed}"))
         progress.advance()
     return models
 
@@ -102,29 +103,27 @@ class Choices(NamedTuple):
             seeds: The table `best_heads` of each seed.
         """
         tables = [table.set_index("relation") for table in seeds]
-        relations = []
-        for relation in tables[0].index:
-            rows = [table.loc[relation] for table in tables if relation in table.index]
-            is_frequent = all(row["n"] >= FEW and row["n_dev"] >= FEW for row in rows)
-            if relation not in (ALL, PLAIN) and len(rows) == len(tables) and is_frequent:
-                relations.append(relation)
-        chosen = [table.loc[relations] for table in tables]
+        relations = _frequent_relations(tables)
+        tables = [table.loc[relations] for table in tables]
 
         def column(name: str) -> Floats:
-            if name not in chosen[0]:
-                return np.full((len(relations), len(chosen)), np.nan)
-            return np.column_stack([table[name].to_numpy(np.float64, na_value=np.nan) for table in chosen])
+            if name not in tables[0]:
+                return np.full((len(relations), len(tables)), np.nan)
+            return np.column_stack([table[name].to_numpy(np.float64, na_value=np.nan) for table in tables])
 
-        heads = [table["head"] + table["direction"].map({"dependent→head": "→"}).fillna("←") for table in chosen]
+        heads = []
+        for table in tables:
+            arrows = table["direction"].map({"dependent→head": "→"}).fillna("←")
+            heads.append(table["head"] + arrows)
         return cls(
-            np.column_stack(heads).astype(str),
-            column("test"),
-            (column("p_holm") < LEVEL) & (column("over_offset") > 0),
-            column("chosen"),
-            column("offset"),
-            column("random_init"),
-            chosen[0]["n_dev"].to_numpy(np.float64),
-            relations,
+            heads=np.column_stack(heads).astype(str),
+            found=column("test"),
+            is_above=(column("p_holm") < LEVEL) & (column("over_offset") > 0),
+            again=column("chosen"),
+            offset=column("offset"),
+            random=column("random_init"),
+            words=tables[0]["n_dev"].to_numpy(np.float64),
+            relations=relations,
         )
 
     @property
@@ -134,15 +133,29 @@ class Choices(NamedTuple):
         return np.array(names).reshape(self.heads.shape)
 
 
+def _frequent_relations(tables: Sequence[pd.DataFrame]) -> list[str]:
+    """Return the relations with `FEW` words on dev and test in each table, by the index of the first one."""
+    relations = []
+    for relation in tables[0].index:
+        if relation in (ALL, PLAIN):
+            continue
+        rows = [table.loc[relation] for table in tables if relation in table.index]
+        is_frequent = all(row["n"] >= FEW and row["n_dev"] >= FEW for row in rows)
+        if len(rows) == len(tables) and is_frequent:
+            relations.append(relation)
+    return relations
+
+
 def agreement(choices: NDArray[np.str_]) -> tuple[float, float]:
     """Return how often two seeds choose alike, and how often a seed's choice is that for another relation.
 
     Args:
-        choices: What is chosen, `[relations, seeds]`.
+        choices: Chosen heads or layers, `[relations, seeds]`.
 
     Returns:
         The share of pairs of seeds and relations with the same choice; and the same when one seed's choice is compared
-        with the other's for each of the other relations: what alike preferences for some heads bring by themselves.
+        with the other's for each of the other relations. The second is the agreement to expect if all seeds only
+        prefer the same heads.
     """
     same = []
     others = []
@@ -154,9 +167,12 @@ def agreement(choices: NDArray[np.str_]) -> tuple[float, float]:
     return float(np.mean(same)), float(np.mean(others))
 
 
-def joined(row: Floats, text: Callable[[float], str]) -> str:
-    """Return the numbers of all seeds as text."""
-    return ", ".join(DASH if pd.isna(number) else text(number) for number in row)
+def join_numbers(numbers: Floats, text: Callable[[float], str]) -> str:
+    """Return numbers as text, with a dash for nan."""
+    cells = []
+    for number in numbers:
+        cells.append(DASH if pd.isna(number) else text(number))
+    return ", ".join(cells)
 
 
 def percent(share: float) -> str:
@@ -172,19 +188,19 @@ def relations_table(choices: Choices) -> pd.DataFrame:
             "relation": choices.relations[place],
             "words on dev": f"{choices.words[place]:,.0f}",
             "head in each seed": ", ".join(choices.heads[place]),
-            "test": joined(choices.found[place], percent),
-            "`chosen` of 100": joined(choices.again[place], lambda number: f"{number:.0f}"),
+            "test": join_numbers(choices.found[place], percent),
+            "`chosen` of 100": join_numbers(choices.again[place], lambda number: f"{number:.0f}"),
             "above the offset": f"{choices.is_above[place].sum()} of {choices.is_above.shape[1]}",
-            "offset": joined(np.unique(choices.offset[place].round(6)), percent),
+            "offset": join_numbers(np.unique(choices.offset[place].round(6)), percent),
         }
         if not np.isnan(choices.random).all():
-            row["random weights"] = joined(choices.random[place], percent)
+            row["random weights"] = join_numbers(choices.random[place], percent)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def describe_agreement(choices: Choices) -> str:
-    """Return how often another seed chooses alike, beside what resamples of dev do."""
+    """Return a sentence on how often another seed, or a resample of dev, chooses alike."""
     same, of_others = agreement(choices.heads)
     same_layer, layer_of_others = agreement(choices.layers)
     seeds = choices.is_above.shape[1]
@@ -220,8 +236,8 @@ def repeated_table(seeds: Sequence[pd.DataFrame]) -> pd.DataFrame:
                 "role": role,
                 "best head in each seed": "; ".join(cells),
                 "half of the attention": f"{(of_role['low'] > LEAST).sum()} of {len(seeds)}",
-                "uniform": joined(np.unique(of_role["uniform"].round(6)), percent),
-                "random weights": joined(of_role["random_init"].to_numpy(), percent),
+                "uniform": join_numbers(np.unique(of_role["uniform"].round(6)), percent),
+                "random weights": join_numbers(of_role["random_init"].to_numpy(), percent),
             }
         )
     return pd.DataFrame(rows)
@@ -255,7 +271,8 @@ def main(args: Sequence[str]) -> int:
     with TemporaryDirectory() as folder:
         cache = Path(folder) / "cache"
         models = train_decoders(options.seeds, options.steps, Path(folder) / "trained")
-        print(format_markdown(repeated_table([read_repeated(model, cache) for model in models])), end="\n\n")
+        repeated = repeated_table([read_repeated(model, cache) for model in models])
+        print(format_markdown(repeated), end="\n\n")
         print_relations([read_relations(model, cache) for model in models])
         untrained = train_decoders(options.seeds, 0, Path(folder) / "untrained")
         choices = Choices.from_tables([read_relations(model, cache) for model in untrained])
