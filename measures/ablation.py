@@ -269,11 +269,12 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
 
     def _warn_of_least_p(self, texts: int, draws: int, tests: int) -> None:
         """Warn that no head can be significant after Holm's correction."""
-        what = "combinations of head and factor" if "scale" in self.kinds else "heads"
+        tested = "combinations of head and factor" if "scale" in self.kinds else "heads"
+        remedy = "more" if texts <= EXACT else "fewer"
         rank_zero_warn(
             f"With {texts} texts the smallest p is {smallest_p(texts, draws):.2g}, so none of "
-            f"{tests} {what} can be significant after Holm's correction. The counts of "
-            f"significant heads stay empty. To get them, score {'more' if texts <= EXACT else 'fewer'} texts."
+            f"{tests} {tested} can be significant after Holm's correction. The counts of "
+            f"significant heads stay empty. To get them, score {remedy} texts."
         )
 
     def _describe_changes(self, tables: Mapping[str, Table], differences: Differences) -> str:
@@ -292,9 +293,10 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         tests = max(1, int(tables[name].frame[p][is_tested].notna().sum()))
         family = []
         for row, (set_name, change) in zip(rows.index, differences[name, ablation.name].items(), strict=True):
-            at_once = with_interval_and_p(change, tests) if change.draws.size else change
-            family.append(Difference(set_name, at_once, p_unit=units[row]))
-        tested = [place for place, value in enumerate(rows[p]) if value == value]
+            if change.draws.size:
+                change = with_interval_and_p(change, tests)
+            family.append(Difference(set_name, change, p_unit=units[row]))
+        tested = np.flatnonzero(rows[p].notna()).tolist()
         if than and len(tested) == 1:
             [place] = tested
             size = format_difference(tables[name].estimate(int(rows.index[place]), "difference"))
@@ -320,22 +322,22 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         draws = len(score.draws)
         fields: dict[str, tuple[TaskOutputs, Scores]] = {}
         for field, texts in self.task.groups(outputs.items).items():
-            of_field = outputs.only(texts)
-            score_of_field = of_field.score(first, WHOLE, draws)
-            further = of_field.further_scores(first, WHOLE, draws)
-            fields[field] = (of_field, {self.task.score: score_of_field, **further})
+            outputs_of_field = outputs.only(texts)
+            score_of_field = outputs_of_field.score(first, WHOLE, draws)
+            further = outputs_of_field.further_scores(first, WHOLE, draws)
+            fields[field] = (outputs_of_field, {self.task.score: score_of_field, **further})
         progress = Progress("Scores and their intervals", len(self.ablations) * len(self.head_sets))
         for ablation, head_set in product(self.ablations, self.head_sets):
             row, change = _score_row(outputs, ablation, head_set, whole)
             rows.setdefault(head_set.table, []).append(row)
             differences.setdefault((head_set.table, ablation.name), {})[head_set.name] = change
             if head_set.table == "sets":
-                for field, (of_field, whole_of_field) in fields.items():
-                    row, _ = _score_row(of_field, ablation, head_set, whole_of_field)
-                    rows.setdefault("fields", []).append({"field": field, "n": len(of_field), **row})
+                for field, (outputs_of_field, whole_of_field) in fields.items():
+                    row, _ = _score_row(outputs_of_field, ablation, head_set, whole_of_field)
+                    rows.setdefault("fields", []).append({"field": field, "n": len(outputs_of_field), **row})
             progress.advance()
         least = least_p(score.units or 0, draws)
-        tables = {name: _table(of_table, self.task, least) for name, of_table in rows.items()}
+        tables = {name: _table(rows_of_table, self.task, least) for name, rows_of_table in rows.items()}
         *others, _ = tables
         for name in others:
             tables[name] = replace(tables[name], main=())
@@ -373,8 +375,9 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
             "heads_undecided": len(rows) - help_it - hurt_it,
         }
         scores: dict[str, Estimate] = {}
-        for name, number in counts.items():
-            scores[f"{ablation}.{name}"] = Estimate(number if can_be_significant else np.nan, unit="count")
+        for name, count in counts.items():
+            number = count if can_be_significant else np.nan
+            scores[f"{ablation}.{name}"] = Estimate(number, unit="count")
         unit = self.task.unit
         scores[f"{ablation}.lowest_difference"] = Estimate(rows["difference"].min(), unit=unit)
         scores[f"{ablation}.highest_difference"] = Estimate(rows["difference"].max(), unit=unit)
@@ -417,10 +420,10 @@ def _describe(ablation: Ablation) -> str:
 
 def _rows_of(frame: pd.DataFrame, ablation: Ablation) -> pd.DataFrame:
     """Return the rows of a table that belong to an ablation."""
-    is_own = frame["kind"] == ablation.kind
+    belongs = frame["kind"] == ablation.kind
     if ablation.kind == "scale":
-        is_own &= frame["factor"] == ablation.factor
-    return frame[is_own]
+        belongs &= frame["factor"] == ablation.factor
+    return frame[belongs]
 
 
 def _score_row(
@@ -441,11 +444,12 @@ def _score_row(
         random = [outputs.score(ablation.name, heads, draws) for heads in head_set.random]
         average, change = against_random_draws(score, random)
         row |= numbers({"random": average, "beyond_random": change})
-        row["other_heads"] = np.mean([len(heads - head_set.heads) for heads in head_set.random])
+        other_heads = [len(heads - head_set.heads) for heads in head_set.random]
+        row["other_heads"] = np.mean(other_heads)
     for name, estimate in outputs.further_scores(ablation.name, head_set.heads, draws).items():
         column = _column_of(name)
-        change_of_it = replace(difference(estimate, whole[name]), p=None)
-        row |= numbers({column: estimate, f"{column}_change": change_of_it})
+        change_of_score = replace(difference(estimate, whole[name]), p=None)
+        row |= numbers({column: estimate, f"{column}_change": change_of_score})
     return row, change
 
 

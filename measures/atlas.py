@@ -48,26 +48,40 @@ def _above(column: str, threshold: float) -> Callable[[HeadRow], bool]:
     return lambda row: bool(row.get(column, np.nan) > threshold)
 
 
+def _is_syntactic(row: HeadRow) -> bool:
+    """Return True 10 points above the best fixed offset on dev (Voita et al. 2019, §5), and surely above it on test."""
+    return bool(row.get("syntactic") and row["relation_accuracy.low"] > row["fixed_offset"])
+
+
+def _is_coreference(row: HeadRow) -> bool:
+    """Return True with the same margin above the nearest mention, and surely above it."""
+    accuracy = row.get("antecedent", np.nan)
+    nearest = row.get("nearest_mention", np.nan)
+    return bool(accuracy >= nearest + MARGIN and row["antecedent.low"] > nearest)
+
+
+def _attends_to_start(row: HeadRow) -> bool:
+    """Return True for attention to the start delimiter, or to the first token where there is none."""
+    to_delimiter = _above(*BEHAVIOURS["start delimiter"])
+    to_first_token = _above(*BEHAVIOURS["first token"])
+    return to_delimiter(row) or to_first_token(row)
+
+
+def _is_broad(row: HeadRow) -> bool:
+    return bool(row.get("entropy", np.nan) > row.get("broad_from", np.nan))
+
+
 ROLES: Mapping[str, tuple[str, Callable[[HeadRow], bool]]] = {
-    # 10 points above the best fixed offset on dev (Voita et al. 2019, §5), and its interval on test above the offset.
-    "syntactic": ("S", lambda row: bool(row.get("syntactic")) and row["relation_accuracy.low"] > row["fixed_offset"]),
-    # The same margin above the nearest mention, and its interval above it.
-    "coreference": (
-        "C",
-        lambda row: (
-            row.get("antecedent", np.nan) >= row.get("nearest_mention", np.nan) + MARGIN
-            and row["antecedent.low"] > row["nearest_mention"]
-        ),
-    ),
+    "syntactic": ("S", _is_syntactic),
+    "coreference": ("C", _is_coreference),
     "induction": ("I", _above("induction", REPEATS)),
     "duplicate": ("D", _above("duplicate", REPEATS)),
     "previous": ("←", _above(*BEHAVIOURS["previous token"])),
     "next": ("→", _above(*BEHAVIOURS["next token"])),
-    # The first token stands for the start delimiter where there is none.
-    "start": ("[", lambda row: any(_above(*BEHAVIOURS[name])(row) for name in ("start delimiter", "first token"))),
+    "start": ("[", _attends_to_start),
     "end": ("]", _above(*BEHAVIOURS["end delimiters"])),
     "punctuation": (".", _above(*BEHAVIOURS["punctuation"])),
-    "broad": ("b", lambda row: bool(row.get("entropy", np.nan) > row.get("broad_from", np.nan))),
+    "broad": ("b", _is_broad),
 }
 """The roles with their letters in the figure and their conditions; the first that fits is the head's main role."""
 NO_ROLE = "–"
@@ -139,9 +153,14 @@ class HeadSummary:
         frame = head_rows(self.estimates(half))
         for name, column in self.classes.items():
             frame.insert(2, name, list(column))
-        of_heads = [roles_of(row) for row in frame.to_dict("records")]  # type: ignore[arg-type]
-        frame.insert(2, "role", [roles[0] if roles else NO_ROLE for roles in of_heads])
-        frame.insert(3, "roles", [" ".join(roles) for roles in of_heads])
+        main_roles = []
+        all_roles = []
+        for row in frame.to_dict("records"):
+            roles = roles_of(row)  # type: ignore[arg-type]
+            main_roles.append(roles[0] if roles else NO_ROLE)
+            all_roles.append(" ".join(roles))
+        frame.insert(2, "role", main_roles)
+        frame.insert(3, "roles", all_roles)
         return frame
 
 
@@ -286,11 +305,11 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Head
         return table[column].to_numpy(np.float64).reshape(shape)
 
     accuracy = Estimate(number("accuracy"), number("low"), number("high"), unit="fraction")
-    others = ("fixed_offset", "confidence", "offset_share")
     numbers: dict[str, HeadNumbers] = {"relation_accuracy": accuracy}
-    numbers |= {name: without_interval(number(name), "fraction") for name in others}
-    names = ("relation", "direction", "syntactic", "offset")
-    return HeadSummary(numbers, {name: table[name].tolist() for name in names})
+    for name in ("fixed_offset", "confidence", "offset_share"):
+        numbers[name] = without_interval(number(name), "fraction")
+    classes = {name: table[name].tolist() for name in ("relation", "direction", "syntactic", "offset")}
+    return HeadSummary(numbers, classes)
 
 
 def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
@@ -312,9 +331,13 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
     table = table[table["mentions"] == "all"]
     split = "test" if table["test"].notna().any() else "dev"
     best = table.loc[table.groupby("head", sort=False)["dev"].idxmax()]
-    value, low, high = (best[name].to_numpy(np.float64).reshape(shape) for name in (split, "low", "high"))
+
+    def number(column: str) -> Floats:
+        return best[column].to_numpy(np.float64).reshape(shape)
+
+    accuracy = Estimate(number(split), number("low"), number("high"), unit="fraction")
     nearest = without_interval(np.full(shape, result.numbers["nearest.all"]), "fraction")
-    return HeadSummary({"antecedent": Estimate(value, low, high, unit="fraction"), "nearest_mention": nearest}, {})
+    return HeadSummary({"antecedent": accuracy, "nearest_mention": nearest}, {})
 
 
 class Atlas(Measure[AtlasDataModule]):
@@ -348,7 +371,9 @@ class Atlas(Measure[AtlasDataModule]):
         parts: list[Measure[Any]] = [self.attention]
         if DependencyDataModule in data_of:
             heads = SingleHeads()
-            heads.permutations = heads.ensemble = 1  # its p-values and ensembles are left out; see `_of_each_head`
+            # Its p-values and ensembles are left out; see `_keep_single_heads`.
+            heads.permutations = 1
+            heads.ensemble = 1
             parts.append(heads)
         if CoreferenceDataModule in data_of:
             parts.append(AntecedentHeads())
@@ -366,11 +391,11 @@ class Atlas(Measure[AtlasDataModule]):
         corpora: dict[str, list[str]] = {}
         for analysis in self._analyses:
             name = analysis.experiment
-            of_treebank = name in ANNOTATED
-            read = [corpus for corpus in self.texts.names if (corpus == TREEBANK) == of_treebank]
-            if read:
+            reads_treebank = name in ANNOTATED
+            names = [corpus for corpus in self.texts.names if (corpus == TREEBANK) == reads_treebank]
+            if names:
                 analyses.append(analysis)
-                corpora[name] = read
+                corpora[name] = names
             else:
                 remedy = f"To include it, give one with {setting('data.treebank')}."
                 rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
@@ -384,17 +409,17 @@ class Atlas(Measure[AtlasDataModule]):
 
     def result(self) -> Result:
         attention = self.attention.result()
-        of_parts: dict[str, Result] = {}
+        results_of_parts: dict[str, Result] = {}
         for part in self._measures():
             if part is not self.attention:
                 result = part.result()  # every process asks all of them
                 if result is not None:
-                    of_parts[part.experiment] = result
-        summaries = {encoder: self._summary(encoder, of_parts) for encoder in self.texts.encoders}
+                    results_of_parts[part.experiment] = result
+        summaries = {encoder: self._summary(encoder, results_of_parts) for encoder in self.texts.encoders}
         atlas = atlas_of(summaries)
         results = {"atlas": atlas, "attention": attention}
-        for name, result in of_parts.items():
-            results[name] = _of_each_head(result)
+        for name, result in results_of_parts.items():
+            results[name] = _keep_single_heads(result)
         merged = merge_results(self.experiment, results)
         tables = dict(merged.tables)
         for name in tables.keys() - atlas.tables.keys():
@@ -407,19 +432,23 @@ class Atlas(Measure[AtlasDataModule]):
     def _summary(self, encoder: EncoderOf, results: Mapping[str, Result]) -> HeadSummary:
         """Join what the analyses, and the results on treebank and documents, say of the heads of an encoder."""
         numbers, classes = self.attention.of_heads(encoder)
-        shape = self.texts.encoders[encoder].layers, self.texts.encoders[encoder].heads
+        model = self.texts.encoders[encoder]
+        shape = (model.layers, model.heads)
         prefix = "" if encoder == "given" else f"{encoder}."
-        for name, read in (("heads", of_dependencies), ("antecedent", of_antecedents)):
+        for name, summarise in (("heads", of_dependencies), ("antecedent", of_antecedents)):
             if name in results:
-                summary = read(results[name], prefix, shape)
+                summary = summarise(results[name], prefix, shape)
                 numbers |= summary.numbers
                 classes |= summary.classes
         return HeadSummary(numbers, classes)
 
 
-def _of_each_head(result: Result) -> Result:
+def _keep_single_heads(result: Result) -> Result:
     """Keep the scores of a measurement, and its tables of single heads."""
-    tables = {name: table for name, table in result.tables.items() if name.split(".")[-1] in ("heads", "roles")}
+    tables = {}
+    for name, table in result.tables.items():
+        if name.split(".")[-1] in ("heads", "roles"):
+            tables[name] = table
     return replace(result, figures={}, tables=tables)
 
 
@@ -471,14 +500,17 @@ def _names_outside(given: HeadSummary, random: HeadSummary) -> list[str]:
     """Return for each head, layer by layer, the names of the numbers in which no random head comes near it."""
     masks = outside(given.estimates(), random.estimates())
     is_outside = np.stack([mask.ravel() for mask in masks.values()], 1)  # [heads, numbers]
-    return [" ".join(compress(masks, of_head)) for of_head in is_outside]
+    names_of_heads = []
+    for flags in is_outside:
+        names_of_heads.append(" ".join(compress(masks, flags)))
+    return names_of_heads
 
 
 def _role_map(frame: pd.DataFrame, title: str) -> Figure:
     """Return the map of the main role of each head."""
     cells: list[list[str | None]] = []
-    for _, of_layer in frame.groupby("layer"):
-        cells.append([None if role == NO_ROLE else role for role in of_layer["role"]])
+    for _, rows in frame.groupby("layer"):
+        cells.append([None if role == NO_ROLE else role for role in rows["role"]])
     glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}
     return class_map(title, cells, glyphs)
 

@@ -83,7 +83,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         check_names(setting("model.analyses"), self.names)
         self.corpora = dict(corpora or {})
         self._given = nn.ModuleDict({analysis.experiment: analysis for analysis in analyses})
-        self._of: dict[EncoderOf, Analyses] = {}
+        self._analyses: dict[EncoderOf, Analyses] = {}
         self._pairs: list[tuple[HeadMeans, HeadMeans]] = []
         self._empty = 0
 
@@ -93,10 +93,12 @@ class AttentionAnalyses(Measure[TextDataModule]):
         given: Analyses = dict(self._given.items())  # type: ignore[arg-type]
         for analysis in given.values():
             self._check_quantity(analysis)
-        alone = {name: analysis for name, analysis in given.items() if not analysis.compares}
+        of_one_encoder = {name: analysis for name, analysis in given.items() if not analysis.compares}
         # All are copied before any of them begins, and holds an encoder.
-        self._of = {which: given if which == "given" else deepcopy(alone) for which in self.data.encoders}
-        for which, analyses in self._of.items():
+        self._analyses = {}
+        for which in self.data.encoders:
+            self._analyses[which] = given if which == "given" else deepcopy(of_one_encoder)
+        for which, analyses in self._analyses.items():
             for name, analysis in analyses.items():
                 analysis.data = self.data.only(self.corpora.get(name, self.data.names))
                 analysis.encoder = self.data.encoders[which]
@@ -104,12 +106,12 @@ class AttentionAnalyses(Measure[TextDataModule]):
                 analysis.ranks = self.ranks
                 analysis.together = analyses
                 analysis.begin()
-        self._pairs = list(_paired_means(given, self._of.get("before", {})))
+        self._pairs = list(_paired_means(given, self._analyses.get("before", {})))
         for after, before in self._pairs:
             after.pair()
             after.subtract(before)  # of inputs that were read in `begin`
         self._memory = Allowance()
-        copies = [nn.ModuleDict(analyses) for which, analyses in self._of.items() if which != "given"]
+        copies = [nn.ModuleDict(analyses) for which, analyses in self._analyses.items() if which != "given"]
         self._copies = nn.ModuleList(copies)  # so that they move to the device too
 
     def _check_quantity(self, analysis: MapMeasure) -> None:
@@ -128,29 +130,29 @@ class AttentionAnalyses(Measure[TextDataModule]):
     def update(self, batch: SegmentBatch) -> None:
         if not len(batch.index):
             return
-        if batch.encoder != "given" or "before" not in self._of:
-            self._read(batch)
+        if batch.encoder != "given" or "before" not in self._analyses:
+            self._run_encoder(batch)
         else:
-            comparing = [analysis for analysis in self._reading(batch) if analysis.compares]
-            self._read(batch, comparing)
-            self._read(replace(batch, encoder="before"), comparing)
+            comparing = [analysis for analysis in self._readers_of(batch) if analysis.compares]
+            self._run_encoder(batch, comparing)
+            self._run_encoder(replace(batch, encoder="before"), comparing)
             for after, before in self._pairs:
                 after.subtract(before)
             for analysis in comparing:
                 analysis.update(batch)
         self._memory.check()
 
-    def _reading(self, batch: SegmentBatch) -> list[MapMeasure]:
+    def _readers_of(self, batch: SegmentBatch) -> list[MapMeasure]:
         """Return the measurements of the batch's encoder that read its corpus."""
-        reading = []
-        for name, analysis in self._of[batch.encoder].items():
+        readers = []
+        for name, analysis in self._analyses[batch.encoder].items():
             if batch.corpus in self.corpora.get(name, [batch.corpus]):
-                reading.append(analysis)
-        return reading
+                readers.append(analysis)
+        return readers
 
-    def _read(self, batch: SegmentBatch, comparing: Sequence[MapMeasure] = ()) -> None:
+    def _run_encoder(self, batch: SegmentBatch, comparing: Sequence[MapMeasure] = ()) -> None:
         """Run a batch through its encoder for all measurements of this encoder, and for the `comparing` ones."""
-        analyses = [analysis for analysis in self._reading(batch) if not analysis.compares]
+        analyses = [analysis for analysis in self._readers_of(batch) if not analysis.compares]
         if not analyses and not comparing:
             return
         encoder = self.data.encoders[batch.encoder]
@@ -184,14 +186,17 @@ class AttentionAnalyses(Measure[TextDataModule]):
 
     def _merge(self, experiment: str, names: Sequence[str]) -> Result:
         """Merge the results of some measurements over all encoders."""
-        of_encoders: dict[EncoderOf, Result] = {}
-        for which, analyses in self._of.items():
-            results = {name: self._result_of(analyses[name]) for name in names if name in analyses}
-            if which == "given" and "before" in self._of:
+        by_encoder: dict[EncoderOf, Result] = {}
+        for which, analyses in self._analyses.items():
+            results = {}
+            for name in names:
+                if name in analyses:
+                    results[name] = self._result_of(analyses[name])
+            if which == "given" and "before" in self._analyses:
                 results["differences"] = self._compare_encoders(names)
-            of_encoders[which] = merge_results(which, results)
-        merged = replace(of_encoders.pop("given"), experiment=experiment)
-        for which, result in of_encoders.items():
+            by_encoder[which] = merge_results(which, results)
+        merged = replace(by_encoder.pop("given"), experiment=experiment)
+        for which, result in by_encoder.items():
             merged = _join(merged, which, result)
         return replace(merged, audit={**merged.audit, **self._audit()})
 
@@ -227,7 +232,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         """
         numbers: dict[str, HeadNumbers] = {}
         classes: dict[str, Sequence[Any]] = {}
-        for analysis in self._of[which].values():
+        for analysis in self._analyses[which].values():
             numbers |= analysis.by_head()
             classes |= analysis.classes()
         return numbers, classes
@@ -261,20 +266,25 @@ class AttentionAnalyses(Measure[TextDataModule]):
         changes: list[_HeadChange] = []
         figures: dict[str, Figure] = {}
         for name in names:
-            if name in self._of["before"]:  # else it compares the encoders itself
-                of_measurement = self._changes(name)
-                figures.update(self._caption(name, _change_maps(of_measurement)))
-                changes.extend(of_measurement)
+            if name in self._analyses["before"]:  # else it compares the encoders itself
+                changes_of_measurement = self._changes(name)
+                figures.update(self._caption(name, _change_maps(changes_of_measurement)))
+                changes.extend(changes_of_measurement)
         if not changes:
             return Result("differences", {})
-        frames = [change.frame() for change in changes]
-        rows = [change.row(frame) for change, frame in zip(changes, frames, strict=True)]
-        units = [change.difference.unit for change in changes]
-        of_heads: list[Unit] = []
-        for frame, unit in zip(frames, units, strict=True):
-            of_heads.extend([unit] * len(frame))
+        frames = []
+        rows = []
+        units: list[Unit] = []
+        units_of_heads: list[Unit] = []
+        for change in changes:
+            frame = change.frame()
+            unit = change.difference.unit
+            frames.append(frame)
+            rows.append(change.row(frame))
+            units.append(unit)
+            units_of_heads.extend([unit] * len(frame))
         numbers = ("before", "after", "difference")
-        columns: dict[str, Any] = {**dict.fromkeys(numbers, of_heads), "p": "p", "p_holm": "p"}
+        columns: dict[str, Any] = {**dict.fromkeys(numbers, units_of_heads), "p": "p", "p_holm": "p"}
         by_head = Table(pd.concat(frames, ignore_index=True), columns, interval="difference")
         columns = dict.fromkeys((*numbers, "largest_difference"), units)
         by_quantity = Table(pd.DataFrame(rows), columns, main=("quantity", *numbers, "heads"))
@@ -285,8 +295,8 @@ class AttentionAnalyses(Measure[TextDataModule]):
     def _changes(self, name: str) -> list["_HeadChange"]:
         """Return the change of every mean over inputs of one measurement; its bounds are left out."""
         changes = []
-        before = self._of["before"][name].by_head()
-        for quantity, new in self._of["given"][name].by_head().items():
+        before = self._analyses["before"][name].by_head()
+        for quantity, new in self._analyses["given"][name].by_head().items():
             old = before[quantity]
             if isinstance(new, Means) and isinstance(old, Means) and new.differences is not None:
                 difference = replace(new.differences.over(), p=new.differences.p())
@@ -296,9 +306,9 @@ class AttentionAnalyses(Measure[TextDataModule]):
 
 def _refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> None:
     """Raise UserError if one of the names is not known."""
-    strange = [name for name in names if name not in known]
-    if strange:
-        raise UserError(f"{setting(option)}: there is no {' or '.join(strange)}. Give {' or '.join(known)}.")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UserError(f"{setting(option)}: there is no {' or '.join(unknown)}. Give {' or '.join(known)}.")
 
 
 def _paired_means(given: Analyses, before: Analyses) -> Iterator[tuple[HeadMeans, HeadMeans]]:

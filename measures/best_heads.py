@@ -79,8 +79,12 @@ class ChosenHeads:
 
         A group without words on dev has none.
         """
-        of_dev = self.dev.groups
-        return {group: self.dev.best(group) for group in self.groups if group in of_dev and of_dev[group].any()}
+        heads = {}
+        for group in self.groups:
+            words_of_dev = self.dev.groups.get(group)
+            if words_of_dev is not None and words_of_dev.any():
+                heads[group] = self.dev.best(group)
+        return heads
 
     @cached_property
     def offsets(self) -> Mapping[str, int]:
@@ -200,19 +204,25 @@ class ChosenHeads:
             frame["random_init_chosen"] = _stability(control, random_heads)["chosen"]
         frame = _with_blank_rows(frame, self)
         units = _units(self, frame, draws, permutations)
-        main = ["relation", "head", "direction", self.split, "own_offset" if self.transferred else "offset"]
-        if control is not None:
+        main = self._main_columns(has_control=control is not None)
+        return Table(frame, units, interval=self.split, main=main)
+
+    def _main_columns(self, *, has_control: bool) -> list[str]:
+        """Return the main columns of `best_heads`."""
+        main = ["relation", "head", "direction", self.split]
+        main.append("own_offset" if self.transferred else "offset")
+        if has_control:
             main.append("random_init")
         main += ["p_holm", "chosen"]
-        return Table(frame, units, interval=self.split, main=main)
+        return main
 
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
         """Return the number of words of each group whose governor the best head of the group finds.
 
+        A group without words on dev, for which no head is chosen, has no words here.
+
         Args:
             groups: Names of groups of words; see `Predictions.groups`.
-
-        A group without words on dev, for which no head is chosen, has no words here.
 
         Returns:
             A frame with a row for each sentence of the scored split and the columns `<group>.found` and
@@ -310,7 +320,9 @@ def _units(heads: ChosenHeads, frame: pd.DataFrame, draws: int, permutations: in
     units: dict[str, Unit | Sequence[Unit]] = {}
     for name in shares:
         units[name] = "fraction"
-    least = 1 / (1 + draws) if heads.split == "dev" else least_p(heads.scored.arcs.number_of_units, draws)
+    least = least_p(heads.scored.arcs.number_of_units, draws)
+    if heads.split == "dev":
+        least = 1 / (1 + draws)
     units["p_offset"] = p_units(frame["p_offset"], least)
     units["p_shuffled"] = p_units(frame["p_shuffled"], 1 / (1 + permutations))
     units["p_holm"] = units["p_offset"]
@@ -329,22 +341,24 @@ def note_on_p(frame: pd.DataFrame) -> str:
 def _over_offset(heads: ChosenHeads, draws: int) -> Estimate[Floats]:
     """Return the accuracy of each group's head minus that of its offset, with intervals and p-values `[groups]`."""
     arcs = heads.scored.arcs
-    found = []
+    by_head = []
     by_offset = []
     groups = []
     for group, head in heads.heads.items():
-        found.append(heads.hits(head))
+        by_head.append(heads.hits(head))
         by_offset.append(heads.offset_hits(heads.compared_offsets[group]))
         groups.append(heads.groups[group])
-    difference = compare_found(arcs, found, by_offset, groups, draws=draws, seed=heads.seed)
+    difference = compare_found(arcs, by_head, by_offset, groups, draws=draws, seed=heads.seed)
     if heads.split == "test":
         return difference
-    every = range(heads.scored.predicted.shape[1])
+    predictors = range(heads.scored.predicted.shape[1])
     p = []
-    for of_group, words in zip(by_offset, groups, strict=True):
-        gains = [count_gains(arcs, heads.hits(predictor), of_group, words) for predictor in every]
-        in_units = count_units(arcs, words) > 0
-        p.append(max_sign_flip_p(np.stack(gains, axis=1)[in_units], draws=draws, seed=heads.seed))
+    for offset_hits, words in zip(by_offset, groups, strict=True):
+        gains = []
+        for predictor in predictors:
+            gains.append(count_gains(arcs, heads.hits(predictor), offset_hits, words))
+        has_words = count_units(arcs, words) > 0
+        p.append(max_sign_flip_p(np.stack(gains, axis=1)[has_words], draws=draws, seed=heads.seed))
     undefined = np.full(len(p), np.nan)
     return replace(difference, low=undefined, high=undefined, p=np.array(p))
 
@@ -390,11 +404,11 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     frame = best.frame
     held_out = best.interval == "test"
     rows = int(frame["p_holm"].count())
-    plain = frame.index[frame["relation"] == PLAIN][0]
+    row_of_plain = frame.index[frame["relation"] == PLAIN][0]
     start = "chosen on dev" if held_out else "chosen and scored on dev"
     text = f"{start}, head {{head}}{{again}} finds the governors of {_accuracies_text(best)}; "
     text += "the best head with untrained layers {random_init}"
-    answer = _fill_row(best, text, plain)
+    answer = _fill_row(best, text, row_of_plain)
     tested = _tested_relations(best, punctuation)
     if tested.empty:
         return answer
@@ -443,13 +457,15 @@ def _beat_offset(tested: pd.DataFrame) -> "pd.Series[bool]":
 
 def _count_relations(tested: pd.DataFrame, beat: "pd.Series[bool]", without_punctuation: bool) -> str:
     """Return in how many relations heads beat the offset; of one relation alone, whether its head does."""
-    of_which = " without punctuation" if without_punctuation else ""
+    ending = " without punctuation" if without_punctuation else ""
     if len(tested) == 1:
-        does = "beats" if beat.any() else "does not beat"
-        return f"the head of `{tested['relation'].iloc[0]}`, the only relation{of_which} that counts, {does} the offset"
-    number = f"{int(beat.sum()) or 'none'} of {pluralize(len(tested), 'relation')}{of_which}"
-    verb = "heads beat" if beat.any() else "do heads beat"
-    return f"in {number} {verb} the offset"
+        relation = tested["relation"].iloc[0]
+        verb = "beats" if beat.any() else "does not beat"
+        return f"the head of `{relation}`, the only relation{ending} that counts, {verb} the offset"
+    relations = f"{pluralize(len(tested), 'relation')}{ending}"
+    if not beat.any():
+        return f"in none of {relations} do heads beat the offset"
+    return f"in {int(beat.sum())} of {relations} heads beat the offset"
 
 
 def _accuracies_text(best: Table) -> str:

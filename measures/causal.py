@@ -1,7 +1,7 @@
 """Causal check of the attention heads that find a relation: ablation, beside random heads of the same layers."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -102,7 +102,7 @@ def pieces_of(data: DependencyDataModule, split: Split, encoder: Encoder) -> Seq
     return items_of_file(data, data.files()[split], encoder).inputs
 
 
-def _of_better_direction(accuracies: Floats) -> Floats:
+def _better_accuracies(accuracies: Floats) -> Floats:
     """Return the accuracy of each head in its better direction, `[…, heads]`, from those of both, `[…, 2·heads]`."""
     better: Floats = np.maximum(*np.split(accuracies, 2, axis=-1))
     return better
@@ -193,15 +193,15 @@ class ProbeAccuracy(Task):
         selected = torch.zeros_like(arcs.heads, dtype=torch.bool)
         for row, (_, words) in enumerate(batch):
             selected[row, torch.from_numpy(words - 1)] = True
+        inputs = dict(pad(sentences, self._encoder))
+        for name in _GOLD:
+            inputs[name] = getattr(arcs, name)
+        inputs["selected"] = selected
         factors = reduction(sentences, self._from_pieces, self._encoder.device)
-        return {
-            **pad(sentences, self._encoder),
-            **{name: getattr(arcs, name) for name in _GOLD},
-            "selected": selected,
-            "rows": factors.rows,
-            "columns": factors.columns,
-            "owners": factors.owners.to(self._encoder.device),
-        }
+        inputs["rows"] = factors.rows
+        inputs["columns"] = factors.columns
+        inputs["owners"] = factors.owners.to(self._encoder.device)
+        return inputs
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return inputs["selected"].sum(1)
@@ -214,8 +214,8 @@ class ProbeAccuracy(Task):
         def receive(_: int, weights: Tensor) -> None:
             upper.append(factors.words(weights))
 
-        of_encoder = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        self._encoder.capture(of_encoder, receive, frozenset(range(self.layers)))
+        pieces = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        self._encoder.capture(pieces, receive, frozenset(range(self.layers)))
         arcs = {name: inputs[name] for name in _GOLD}
         batch = AttentionBatch(attention=torch.stack(list(upper), 1), split=self._arcs.split, **arcs)  # type: ignore[arg-type]
         predicted = self._probe.predict(batch, tree=False)
@@ -308,7 +308,8 @@ class AblatedScore:
         """
         words = self.words(chosen.number)
         outputs = self._outputs(words, chosen.sets, device, ranks)
-        intact, best, *random = (outputs.score(self.ablation.name, heads, DRAWS) for heads in chosen.sets)
+        scores = [outputs.score(self.ablation.name, heads, DRAWS) for heads in chosen.sets]
+        intact, best, *random = scores
         average, beyond = against_random_draws(best, random)
         columns = {
             "intact": intact,
@@ -325,7 +326,8 @@ class AblatedScore:
         """Return the outputs of the task with each set of heads ablated, summed over the words of each unit."""
         by_ablation = {self.ablation: sets}
         gathered = Rows()
-        for places in batches_of([self.lengths[item] for item, _ in words], device, ranks):
+        lengths = [self.lengths[item] for item, _ in words]
+        for places in batches_of(lengths, device, ranks):
             inputs = self.read([words[place] for place in places])
             gathered.add(torch.tensor(places), **self.task.rows(inputs, by_ablation))
         rows = gathered.take()
@@ -472,15 +474,20 @@ class CausalCheck(ProbeMeasure):
         ablation = self._make_ablation()
         ablated_scores = self._make_scores(probe.to(self.device), ablation, upper.splits["test"])
         table, scores = self._table(chosen, ablated_scores)
-        lone = {heads.relation for heads in chosen if len(heads.sets) == 2}
-        among_best = {heads.relation: heads.random_among_best for heads in chosen if heads.relation not in lone}
+        without_random = []
+        random_among_best = {}
+        for heads in chosen:
+            if len(heads.sets) == 2:
+                without_random.append(heads.relation)
+            else:
+                random_among_best[heads.relation] = heads.random_among_best
         audit: dict[str, object] = {
             "kind": self.kind,
             "probe_reads_layers": f"{len(self.data.layers) - self._upper + 1}-{len(self.data.layers)}",
             "probe_dev": best.value,
             "probe_epochs": best.epoch,
-            "random_heads_among_best": among_best,
-            "left_blank": self._reasons_for_blanks(lone),
+            "random_heads_among_best": random_among_best,
+            "left_blank": self._reasons_for_blanks(without_random),
         }
         if ablation.reference is not None:
             audit["reference"] = f"{ablation.reference.texts} sentences of dev"
@@ -493,11 +500,11 @@ class CausalCheck(ProbeMeasure):
             self.experiment, scores, tables, figures, audit, headline=headline, answer=answer, finding=finding
         )
 
-    def _reasons_for_blanks(self, lone: Collection[str]) -> dict[str, str]:
+    def _reasons_for_blanks(self, without_random: Sequence[str]) -> dict[str, str]:
         """Return the reason of each score that is left out, and of each relation whose rows are blank.
 
         Args:
-            lone: Relations without random sets of heads.
+            without_random: Relations without random sets of heads.
         """
         reasons = {}
         if self._task is None:
@@ -505,7 +512,7 @@ class CausalCheck(ProbeMeasure):
         lacks_loss = lacks_language_modelling(self._encoder)
         if lacks_loss is not None:
             reasons["loss"] = lacks_loss
-        for relation in lone:
+        for relation in without_random:
             reasons[f"random and beyond, {relation}"] = "its layers have no other set of as many heads"
         return reasons | self._absent
 
@@ -539,9 +546,9 @@ class CausalCheck(ProbeMeasure):
             scores["task"] = self._task
         if lacks_language_modelling(encoder) is None:
             loss = WordLoss(encoder, self.seed, sentences)
-            read = words if encoder.causal else single_words
+            scored_words = words if encoder.causal else single_words
             label = "loss on the words of the relation"
-            scores["loss"] = AblatedScore(loss, ablation, read, lengths, loss.inputs, arcs.units, label)
+            scores["loss"] = AblatedScore(loss, ablation, scored_words, lengths, loss.inputs, arcs.units, label)
         return scores
 
     def _table(
@@ -587,7 +594,7 @@ class CausalCheck(ProbeMeasure):
         for place, relation in enumerate(self.relations):
             if relation in self._absent:
                 continue
-            accuracies = _of_better_direction(dev.accuracies(relation))
+            accuracies = _better_accuracies(dev.accuracies(relation))
             order = self._rank_below(accuracies)
             best = [divmod(head, len(data.heads)) for head in order[: self.heads]]
             generator = np.random.default_rng([self.seed, place])
@@ -618,7 +625,7 @@ class CausalCheck(ProbeMeasure):
         found, counted = dev.count_units(relation)
         if np.count_nonzero(counted) < 2:
             return np.nan
-        accuracies = _of_better_direction(resampled_shares(found, counted, seed=0))
+        accuracies = _better_accuracies(resampled_shares(found, counted, seed=0))
         resampled = np.zeros(accuracies.shape, np.bool_)
         for place in np.flatnonzero(~np.isnan(accuracies).any(axis=1)).tolist():
             resampled[place, self._rank_below(accuracies[place])[: self.heads]] = True
@@ -658,8 +665,9 @@ class CausalCheck(ProbeMeasure):
             sentences = pieces_of(self.data, "dev", encoder)
             order = np.random.default_rng(self.seed).permutation(len(sentences))
             drawn = [sentences[item] for item in np.sort(order[:REFERENCES]).tolist()]
+            lengths = [len(pieces) for pieces in drawn]
             inputs = []
-            for places in batches_of([len(pieces) for pieces in drawn], self.device, Ranks()):
+            for places in batches_of(lengths, self.device, Ranks()):
                 inputs.append(pad([drawn[place] for place in places], encoder))
             return inputs
 

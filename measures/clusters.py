@@ -95,7 +95,7 @@ class Clusters(MapMeasure):
         distances = self.distances()
         tree = tree_of(distances)
         points = places(distances)
-        layers, numbers = (index.ravel() for index in np.indices(self._shape))
+        layers, numbers = np.indices(self._shape).reshape(2, -1)
         heads = pd.DataFrame({"layer": layers + 1, "head": numbers + 1, "x": points[:, 0], "y": points[:, 1]})
         heads["cluster"] = cut_tree(tree)
         surface = self.together.get("surface")
@@ -121,16 +121,16 @@ class Clusters(MapMeasure):
 
 def _pairs(heads: pd.DataFrame, distances: Floats) -> pd.DataFrame:
     """Return a row for each pair of heads, with the distance between them."""
-    one, other = np.triu_indices(len(distances), 1)
+    first, second = np.triu_indices(len(distances), 1)
     layers = heads["layer"].to_numpy()
     numbers = heads["head"].to_numpy()
     return pd.DataFrame(
         {
-            "layer": layers[one],
-            "head": numbers[one],
-            "other_layer": layers[other],
-            "other_head": numbers[other],
-            "distance": distances[one, other],
+            "layer": layers[first],
+            "head": numbers[first],
+            "other_layer": layers[second],
+            "other_head": numbers[second],
+            "distance": distances[first, second],
         }
     )
 
@@ -187,17 +187,17 @@ def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple
         The mean distance of pairs of heads in one layer, the mean distance of pairs in different layers,
         and the p-value. If there are no pairs of one kind, their mean and the p-value are nan.
     """
-    one, other = np.triu_indices(len(layers), 1)
-    of_pairs = distances[one, other]
-    mean = float(of_pairs.mean())
-    same = layers[one] == layers[other]
+    first, second = np.triu_indices(len(layers), 1)
+    distances_of_pairs = distances[first, second]
+    mean = float(distances_of_pairs.mean())
+    same = layers[first] == layers[second]
     if same.all():
         return mean, np.nan, np.nan
     if not same.any():
         return np.nan, mean, np.nan
 
     def mean_within(order: NDArray[np.int64]) -> float:
-        return float(of_pairs[order[one] == order[other]].mean())
+        return float(distances_of_pairs[order[first] == order[second]].mean())
 
     observed = mean_within(layers)
     random = np.random.default_rng(seed)
@@ -206,7 +206,7 @@ def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple
     hits = 0
     for _ in range(PERMUTATIONS):
         hits += mean_within(random.permutation(layers)) <= least
-    between = float(of_pairs[~same].mean())
+    between = float(distances_of_pairs[~same].mean())
     return observed, between, (1 + hits) / (1 + PERMUTATIONS)
 
 

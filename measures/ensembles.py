@@ -17,7 +17,7 @@ from attention_probing.results import Flags, Floats, Table, Unit
 
 Group = tuple[Flags, int]
 """Words of a relation, bool `[words]`, and a direction: 0 reads the attention from a word to its governor, 1 from
-the head to the word."""
+the governor to the word."""
 
 
 def ensembles_table(
@@ -49,7 +49,8 @@ def ensembles_table(
         groups_of_dev = [(heads.dev.groups[relation], direction) for relation, direction in candidates]
         chosen = choose_ensembles(dev, heads.dev.arcs, groups_of_dev, most)
         groups = [(heads.groups[relation], direction) for relation, direction in candidates]
-        hits = ensemble_hits(scored, heads.scored.arcs, groups, [ensemble for ensemble, _ in chosen])
+        ensembles = [ensemble for ensemble, _ in chosen]
+        hits = ensemble_hits(scored, heads.scored.arcs, groups, ensembles)
         for (relation, direction), (ensemble, right_on_dev), right in zip(candidates, chosen, hits, strict=True):
             on_dev = right_on_dev / np.count_nonzero(heads.dev.groups[relation])
             rows.append(_row(heads, relation, direction, ensemble, on_dev, right))
@@ -65,13 +66,16 @@ def _row(
     together = " + ".join(heads.names.head(head) for head in ensemble)
     first = ensemble[0] + direction * len(heads.names)
     single = heads.scored.accuracy(relation, first)
-    test, low, high = np.nan, np.nan, np.nan
+    test = np.nan
+    low = np.nan
+    high = np.nan
     if heads.split == "test":  # where dev is scored, no interval of one ensemble holds for the best of all
         units = heads.scored.arcs.units_of_words[heads.groups[relation]]
         unit = np.unique(units, return_inverse=True)[1]
         accuracy = bootstrap_ratio(np.bincount(unit, weights=right), np.bincount(unit), share=True, seed=heads.seed)
         test = float(right.mean())
-        low, high = map(float, accuracy.interval)
+        low = float(accuracy.interval[0])
+        high = float(accuracy.interval[1])
     return (relation, len(right), DIRECTIONS[direction], together, on_dev, test, low, high, single)
 
 
@@ -171,5 +175,5 @@ def _weights_between_words(
             if not len(rows):
                 continue
             word = torch.from_numpy(arcs.word[rows]) - 1
-            of_words = weights[:, word] if direction == 0 else weights[..., word].mT
-            yield group, rows, of_words.transpose(0, 1)
+            from_words = weights[:, word] if direction == 0 else weights[..., word].mT
+            yield group, rows, from_words.transpose(0, 1)

@@ -131,30 +131,34 @@ class GrammarHeads(Measure[PairDataModule]):
         measured = self._effects_of(columns)
         if self.choose == "exact":
             outputs = TaskOutputs.from_rows(self.task, columns, self._every_set)
-            chosen = self._choose_of_all(measured)
-            of_chosen = [outputs.only(one.paradigm.tests) for one in chosen]
+            chosen_heads = self._choose_of_all(measured)
+            outputs_of_chosen = [outputs.only(chosen.paradigm.tests) for chosen in chosen_heads]
         else:
-            chosen = self._choose_of_shortlists(measured)
+            chosen_heads = self._choose_of_shortlists(measured)
             replacements = []
-            for one in chosen:
-                items = measured.items[one.paradigm.tests]
-                replacements.append(Replacements(one.ablation, items, (one.heads, *one.random)))
-            name = f"Testing {pluralize(len(chosen), 'chosen head')}"
-            of_chosen = self._passes.replace(name, replacements, self.times)
-        return self._report(measured, chosen, of_chosen)
+            for chosen in chosen_heads:
+                items = measured.items[chosen.paradigm.tests]
+                replacements.append(Replacements(chosen.ablation, items, (chosen.heads, *chosen.random)))
+            name = f"Testing {pluralize(len(chosen_heads), 'chosen head')}"
+            outputs_of_chosen = self._passes.replace(name, replacements, self.times)
+        return self._report(measured, chosen_heads, outputs_of_chosen)
 
-    def _report(self, measured: PairEffects, chosen: Sequence[ChosenHead], outputs: Sequence[TaskOutputs]) -> Result:
+    def _report(
+        self, measured: PairEffects, chosen_heads: Sequence[ChosenHead], outputs_of_chosen: Sequence[TaskOutputs]
+    ) -> Result:
         """Test the chosen heads, given the outputs of the model on the pairs that test them, and report all."""
-        most = max(map(len, outputs), default=0)
+        most = max(map(len, outputs_of_chosen), default=0)
         draws = draws_for(len(measured.paradigms), most, DRAWS)  # so that p can be small after Holm's correction
-        progress = Progress("Effects and their intervals", len(chosen))
+        progress = Progress("Effects and their intervals", len(chosen_heads))
         tested = []
-        for one, of_one in zip(chosen, outputs, strict=True):
-            by_set = of_one.outputs
-            kind = one.ablation.name
-            others = [by_set[kind, heads] for heads in one.random]
-            effect = effect_of_head(by_set[kind, WHOLE], by_set[kind, one.heads], others, draws, len(self._heads))
-            tested.append(TestedHead(one, of_one, effect))
+        for chosen, outputs in zip(chosen_heads, outputs_of_chosen, strict=True):
+            by_set = outputs.outputs
+            kind = chosen.ablation.name
+            intact = by_set[kind, WHOLE]
+            replaced = by_set[kind, chosen.heads]
+            random = [by_set[kind, heads] for heads in chosen.random]
+            effect = effect_of_head(intact, replaced, random, draws, len(self._heads))
+            tested.append(TestedHead(chosen, outputs, effect))
             progress.advance()
         return GrammarReport(self.experiment, measured, tested, draws, self.shortlist).result()
 
@@ -170,17 +174,18 @@ class GrammarHeads(Measure[PairDataModule]):
         exact = {}
         if self.choose == "exact":
             outputs = TaskOutputs.from_rows(self.task, columns, self._every_set)
-            every = np.arange(len(self._heads))
-            exact = {ablation: self._effects_in(outputs, ablation, every) for ablation in self.ablations}
+            all_heads = np.arange(len(self._heads))
+            for ablation in self.ablations:
+                exact[ablation] = self._effects_in(outputs, ablation, all_heads)
         return PairEffects(self.task, self._names, columns[ITEM], intact, estimated, exact, self.seed)
 
     def _choose_of_all(self, measured: PairEffects) -> list[ChosenHead]:
         """Choose a head for each kind and paradigm by the exact effects of all heads."""
-        every = np.arange(len(self._heads))
+        all_heads = np.arange(len(self._heads))
         chosen = []
         for ablation, paradigm in measured.to_test():
             effects = measured.exact[ablation][paradigm.chooses]
-            chosen.append(measured.choose(ablation, paradigm, every, effects, self.random))
+            chosen.append(measured.choose(ablation, paradigm, all_heads, effects, self.random))
         return chosen
 
     def _choose_of_shortlists(self, measured: PairEffects) -> list[ChosenHead]:
@@ -193,17 +198,17 @@ class GrammarHeads(Measure[PairDataModule]):
             replacements.append(Replacements(ablation, measured.items[paradigm.chooses], sets))
         outputs = self._passes.replace(f"Choosing {pluralize(len(cases), 'head')}", replacements, self.times)
         chosen = []
-        for (ablation, paradigm), heads, of_case in zip(cases, shortlists, outputs, strict=True):
-            effects = self._effects_in(of_case, ablation, heads)
+        for (ablation, paradigm), heads, outputs_of_case in zip(cases, shortlists, outputs, strict=True):
+            effects = self._effects_in(outputs_of_case, ablation, heads)
             chosen.append(measured.choose(ablation, paradigm, heads, effects, self.random))
         return chosen
 
     def _effects_in(self, outputs: TaskOutputs, ablation: Ablation, heads: Integers) -> Floats:
         """Return the exact effects of some heads that were replaced, in nats, `[pairs, heads]`."""
-        of_sets = outputs.outputs
-        before = log_ratios(of_sets[ablation.name, WHOLE])
-        after = [log_ratios(of_sets[ablation.name, self._heads[head]]) for head in heads]
-        return before[:, None] - np.stack(after, 1)
+        by_set = outputs.outputs
+        intact = log_ratios(by_set[ablation.name, WHOLE])
+        replaced = [log_ratios(by_set[ablation.name, self._heads[head]]) for head in heads]
+        return intact[:, None] - np.stack(replaced, 1)
 
     def predict_seconds(self) -> tuple[float, float]:
         """Return the time of the passes over all pairs, and the most that the passes after them can take.

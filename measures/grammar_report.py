@@ -37,13 +37,8 @@ from attention_probing.results.sentences import (
 _SHORT_NAMES = {"effect.p": "p", "beyond_random.p": "beyond_random_p"}
 _DONE = {"zero": "switched off", "patch": "patched"}
 _COUNTS = ("tested", "with_head", "beyond_random")
-_MAIN = (
-    "paradigm",
-    "head",
-    "chosen",
-    "effect",
-    "p_holm",
-)  # of the table of heads; they fit 80 columns with BLiMP's names
+# Main columns of the table of heads, which fit 80 characters with BLiMP's names.
+_MAIN = ("paradigm", "head", "chosen", "effect", "p_holm")
 _OF_PARADIGM = ("field", "paradigm", "n", "accuracy", "head")
 _OF_HEAD = (
     "effect",
@@ -109,7 +104,8 @@ class GrammarReport:
         if cluster_rows:
             tables["clusters"] = Table(pd.DataFrame(cluster_rows), {"reliability": "ratio"})
         endings = (*_COUNTS, "cluster_p", "field_p")
-        headline = [task.score, *(name for name in scores if name.endswith(endings))]
+        headline = [task.score]
+        headline += [name for name in scores if name.endswith(endings)]
         answer = fill_sentence(self._answer(), scores, n=len(measured.items))
         return Result(
             self.experiment,
@@ -139,10 +135,10 @@ class GrammarReport:
         rows = []
         for report in self._by_kind:
             for field in sorted(set(fields)):
-                own = right[fields == field]
-                share, low, high = share_interval(own, np.ones_like(own))
+                right_of_field = right[fields == field]
+                share, low, high = share_interval(right_of_field, np.ones_like(right_of_field))
                 accuracy = Estimate(share, low, high, unit="fraction")
-                row: dict[str, object] = {"kind": report.kind, "field": field, "n": len(own)}
+                row: dict[str, object] = {"kind": report.kind, "field": field, "n": len(right_of_field)}
                 row |= accuracy.columns("accuracy")
                 row["paradigms"] = sum(paradigm.field == field for paradigm in measured.paradigms)
                 row |= report.counts(field)
@@ -170,13 +166,13 @@ class GrammarReport:
         for ablation in measured.estimated:
             choosing = measured.matrix(ablation, measured.chooses)
             testing = measured.matrix(ablation, ~measured.chooses)
-            every = measured.matrix(ablation)
+            all_pairs = measured.matrix(ablation)
             for paradigm in measured.paradigms:
                 columns = {
                     "kind": ablation.name,
                     "paradigm": paradigm.name,
                     "head": heads,
-                    "effect": every[paradigm.number],
+                    "effect": all_pairs[paradigm.number],
                     "choosing": choosing[paradigm.number],
                     "testing": testing[paradigm.number],
                 }
@@ -187,17 +183,18 @@ class GrammarReport:
     def _audit(self) -> dict[str, object]:
         """Return what was left out, and how the numbers were made."""
         measured = self.measured
-        reasons: Counter[str] = Counter(paradigm.reason for paradigm in measured.paradigms if paradigm.reason)
-        good, bad = measured.intact.T
         audit: dict[str, object] = {
             "pairs": len(measured.items),
             "choosing_pairs": int(measured.chooses.sum()),
             "paradigms": len(measured.paradigms),
-            **{reason.replace(" ", "_"): count for reason, count in sorted(reasons.items())},
-            "ties": int((good == bad).sum()),
-            "matrix": f"{measured.order} effects",
-            "draws": self.draws,
         }
+        reasons = Counter(paradigm.reason for paradigm in measured.paradigms if paradigm.reason)
+        for reason, count in sorted(reasons.items()):
+            audit[reason.replace(" ", "_")] = count
+        good, bad = measured.intact.T
+        audit["ties"] = int((good == bad).sum())
+        audit["matrix"] = f"{measured.order} effects"
+        audit["draws"] = self.draws
         if any(ablation.kind == "patch" for ablation in measured.estimated):
             audit |= measured.task.audit_of_patch(measured.items)
         return audit
@@ -212,10 +209,12 @@ class GrammarReport:
         if few:
             accuracy += f", with too few pairs in {few}"
         parts = [accuracy]
-        with_heads = [report for report in self._by_kind if report.tested]
-        for report in with_heads:
-            parts.append(report.answer(is_first=report is with_heads[0]))
-        return "; ".join(filter(None, parts))
+        reports = [report for report in self._by_kind if report.tested]
+        for number, report in enumerate(reports):
+            part = report.answer(is_first=number == 0)
+            if part:
+                parts.append(part)
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,8 +361,8 @@ class KindReport:
         intact = tested.log_ratios(WHOLE)
         estimated = []
         exact = []
-        for of_ablation, heads in tested.outputs.outputs:
-            if of_ablation == self.kind and heads:
+        for kind, heads in tested.outputs.outputs:
+            if kind == self.kind and heads:
                 [(layer, head)] = heads
                 estimated.append(estimated_of_pairs[:, layer * self.measured.task.heads + head].mean())
                 exact.append((intact - tested.log_ratios(heads)).mean())
@@ -399,10 +398,11 @@ class KindReport:
         names = self.measured.names
         heads = sorted({head.chosen.head for head in self.tested})
         paradigms = [head.chosen.paradigm for head in self.tested]
-        values = self.measured.matrix(self.ablation)[[paradigm.number for paradigm in paradigms]][:, heads]
+        numbers_of_paradigms = [paradigm.number for paradigm in paradigms]
+        matrix = self.measured.matrix(self.ablation)
         return HeatMap(
             title=f"Effects of the chosen heads on the log-ratio ({self.kind}, {self.measured.order})",
-            values=values,
+            values=matrix[np.ix_(numbers_of_paradigms, heads)],
             row_labels=[paradigm.name for paradigm in paradigms],
             column_labels=[names.head(head) for head in heads],
             row_label="paradigm, by field",
@@ -424,7 +424,9 @@ class KindReport:
         if is_first:
             described = _describe_heads(kind, self.least_p, tested, with_head, beyond_random)
             largest = self._largest()
-            return f"{described}; {largest}" if largest else described
+            if largest:
+                described += f"; {largest}"
+            return described
         if np.isnan(with_head):
             return ""
         return _describe_further_heads(kind, with_head, beyond_random)
@@ -473,7 +475,10 @@ def _numbers_of(effect: HeadEffect) -> dict[str, float]:
         "beyond_random": effect.beyond_random,
         "accuracy_effect": effect.accuracy,
     }
-    return {_SHORT_NAMES.get(name, name): number for name, number in numbers(by_name).items()}
+    cells = {}
+    for name, number in numbers(by_name).items():
+        cells[_SHORT_NAMES.get(name, name)] = number
+    return cells
 
 
 def _with_corrected_p(frame: pd.DataFrame, least: Sequence[float]) -> Table:
@@ -487,11 +492,11 @@ def _with_corrected_p(frame: pd.DataFrame, least: Sequence[float]) -> Table:
     units |= dict.fromkeys(("effect", "random", "beyond_random"), "nats")
     for p in ("p", "beyond_random_p"):
         frame[f"{p}_holm"] = holm(frame[p].tolist())
-        of_rows: list[Unit] = []
+        units_of_rows: list[Unit] = []
         for value, smallest in zip(frame[p], least, strict=True):
-            of_rows += p_units([value], smallest)
-        units[p] = of_rows
-        units[f"{p}_holm"] = of_rows
+            units_of_rows += p_units([value], smallest)
+        units[p] = units_of_rows
+        units[f"{p}_holm"] = units_of_rows
     return Table(frame, units, main=_MAIN)
 
 

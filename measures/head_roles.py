@@ -153,11 +153,12 @@ class _RolesAgain:
         functions = []
         for relation in sorted(_counted_relations(dev, minimum), reverse=True):
             accuracies = resampled_shares(*dev.count_units(relation), heads.seed)
-            of_offsets = resampled_shares(*dev.by_offset.count_units(relation), heads.seed)
-            of_relation = accuracies - of_offsets.max(axis=1, keepdims=True)
+            by_offset = resampled_shares(*dev.by_offset.count_units(relation), heads.seed)
+            margins_of_relation = accuracies - by_offset.max(axis=1, keepdims=True)
             for direction in (1, 0):
                 functions.append((relation, DIRECTIONS[direction]))
-                margins.append(of_relation[:, direction * number : (direction + 1) * number, None])
+                start = direction * number
+                margins.append(margins_of_relation[:, start : start + number, None])
         return cls(positional, np.concatenate(margins, axis=2), functions, arcs.number_of_units > 1)
 
     @property
@@ -170,17 +171,24 @@ class _RolesAgain:
         """Return the mean overlap of the heads with a role on dev with those on resamples; nan if it is undefined."""
         if not self.is_defined:
             return np.nan
-        return set_overlap(chosen, self.positional if role == "positional" else self.syntactic)
+        return set_overlap(chosen, self._with_role[role])
 
-    def columns(self, chosen: Sequence[HeadFunction]) -> pd.DataFrame:
-        """Return the columns of the table of roles; `chosen` is the function of each head on dev."""
-        cells = [NO_CHOICE] * len(chosen)
+    @property
+    def _with_role(self) -> Mapping[str, Flags]:
+        """True for heads with a role, `[resamples, heads]` by role."""
+        return {"positional": self.positional, "syntactic": self.syntactic}
+
+    def columns(self, functions_on_dev: Sequence[HeadFunction]) -> pd.DataFrame:
+        """Return the columns of the table of roles, given the function of each head on dev."""
+        cells = [NO_CHOICE] * len(functions_on_dev)
         times = pd.DataFrame()
-        for role, has_role in {"positional": self.positional, "syntactic": self.syntactic}.items():
-            counts = np.count_nonzero(has_role, axis=0)
-            times[f"{role}_again"] = pd.array([int(n) if self.is_defined else None for n in counts], dtype="Int64")
+        for role, has_role in self._with_role.items():
+            counts: list[int | None] = np.count_nonzero(has_role, axis=0).tolist()
+            if not self.is_defined:
+                counts = [None] * len(counts)
+            times[f"{role}_again"] = pd.array(counts, dtype="Int64")
         if self.functions and self.is_defined:
-            for head, function in enumerate(chosen):
+            for head, function in enumerate(functions_on_dev):
                 again = count_choices(self.margins[:, head])
                 place = self.functions.index((function.relation, function.direction))
                 cells[head] = again.describe(place, self._name)

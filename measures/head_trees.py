@@ -117,7 +117,10 @@ class HeadTrees(Measure[DependencyDataModule]):
         )
 
     def result(self) -> Result | None:
-        splits = {key: _edges_of(*take_arcs(rows)) for key, rows in self._rows.items()}
+        splits: dict[tuple[EncoderOf, Split], HeadEdges] = {}
+        for encoder_and_split, rows in self._rows.items():
+            arcs, columns = take_arcs(rows)
+            splits[encoder_and_split] = HeadEdges(arcs, columns["in_trees"], columns["attends_to"])
         if self.ranks.rank != 0:
             return None  # the first process computes the statistics and writes them
 
@@ -159,9 +162,11 @@ class HeadTrees(Measure[DependencyDataModule]):
         names = list(self.data.relations)
         frequency = np.bincount(edges.test.arcs.relation[edges.test.counted], minlength=len(names))
         order = np.argsort(-frequency, kind="stable")
-        wanted = self.relations or [names[relation] for relation in order if frequency[relation]]
+        relations: Sequence[str] = self.relations
+        if not relations:
+            relations = [names[relation] for relation in order if frequency[relation]]
         groups: dict[str, int | None] = {ALL: None}
-        for name in wanted:
+        for name in relations:
             groups[name] = names.index(name) if name in names else -1  # no word is of this relation
         return best_relations(edges, control, groups)
 
@@ -183,11 +188,6 @@ class HeadTrees(Measure[DependencyDataModule]):
             columns[way] = count(arcs, test.found(way)[:, edges.best(way)])
             ratios[f"{score}_uuas"] = (way, "edges")
         return pd.DataFrame(columns), ratios
-
-
-def _edges_of(arcs: Arcs, columns: Mapping[str, Integers]) -> "HeadEdges":
-    """Return the edges of a split from the rows of its words."""
-    return HeadEdges(arcs, columns["in_trees"], columns["attends_to"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,9 +232,13 @@ class HeadEdges:
         return self._found_by([column.astype(np.int64) for column in self.attends_to.T])
 
     def _found_by(self, predicted: Sequence[Integers]) -> Flags:
-        """Return True for words whose edge is found by one of its words, `[words, predictors]`."""
-        found = [edges_found(self.arcs, column) == 1 for column in predicted]
-        by_predictor: Flags = np.stack(found, axis=1)
+        """Return True for words whose edge a predictor finds, `[words, predictors]`.
+
+        Args:
+            predicted: Position of the word that each predictor joins to each word, `[words]`.
+        """
+        hits = [edges_found(self.arcs, positions) == 1 for positions in predicted]
+        by_predictor: Flags = np.stack(hits, axis=1)
         return by_predictor & self.counted[:, None]
 
     def found(self, way: str) -> Flags:
@@ -246,7 +250,9 @@ class HeadEdges:
         if way == MAX:
             return self._by_max
         undirected, rooted = np.split(self.in_trees == 1, [self.heads], axis=1)
-        return undirected if way == UNDIRECTED else rooted
+        if way == UNDIRECTED:
+            return undirected
+        return rooted
 
     def shares(self, way: str, words: Flags | None = None) -> Floats:
         """Return the share of the edges, or of the edges of some words, that each head finds, `[heads]`.
@@ -305,11 +311,15 @@ class ChosenEdges:
 
     def name(self, way: str, place: int) -> str:
         """Return the name of the head at a place, such as `6-1`."""
-        return self.names.head(place % len(self.names)) if way == ROOTED else self.names.head(place)
+        if way == ROOTED:
+            place = place % len(self.names)  # places of both directions, one after the other
+        return self.names.head(place)
 
     def direction(self, way: str, place: int) -> str | None:
         """Return the direction in which attention is read at a place; None for undirected trees."""
-        return DIRECTIONS[place // len(self.names)] if way == ROOTED else None
+        if way != ROOTED:
+            return None
+        return DIRECTIONS[place // len(self.names)]
 
 
 def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
@@ -334,24 +344,33 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
     """
     ways = (UNDIRECTED, ROOTED)
     test = edges.test
-    best = {way: edges.best(way) for way in ways}
-    found = [test.found(way)[:, best[way]] for way in ways]
+    number = int(test.counted.sum())
+    rows = []
+    hits = []
+    random_init = []
+    stability = []
+    for way in ways:
+        place = edges.best(way)
+        row = {"tree": way, "n": number, "head": edges.name(way, place), "direction": edges.direction(way, place)}
+        row["dev"] = float(edges.dev.shares(way)[place])
+        rows.append(row)
+        hits.append(test.found(way)[:, place])
+        share_of_random = np.nan
+        if control is not None:
+            share_of_random = float(control.test.shares(way)[control.best(way)])
+        random_init.append(share_of_random)
+        stability.append(edges.describe_choice(way, place))
+    frame = pd.DataFrame(rows)
     counted = [test.counted] * len(ways)
-    frame = pd.DataFrame({"tree": ways, "n": int(test.counted.sum())})
-    frame["head"] = [edges.name(way, best[way]) for way in ways]
-    frame["direction"] = [edges.direction(way, best[way]) for way in ways]
-    frame["dev"] = [edges.dev.shares(way)[best[way]] for way in ways]
-    share = found_shares(test.arcs, found, counted, seed=edges.seed)
+    share = found_shares(test.arcs, hits, counted, seed=edges.seed)
     frame["test"] = share.value
     frame["low"], frame["high"] = share.interval
-    frame["right_branching"] = int(test.by_neighbours.sum()) / max(int(test.counted.sum()), 1)
-    frame["random_init"] = np.nan
-    if control is not None:
-        frame["random_init"] = [control.test.shares(way)[control.best(way)] for way in ways]
+    frame["right_branching"] = int(test.by_neighbours.sum()) / max(number, 1)
+    frame["random_init"] = random_init
     by_neighbours = [test.by_neighbours] * len(ways)
-    difference = compare_found(test.arcs, found, by_neighbours, counted, draws=DRAWS, seed=edges.seed)
+    difference = compare_found(test.arcs, hits, by_neighbours, counted, draws=DRAWS, seed=edges.seed)
     units = _add_difference(frame, "over_right_branching", difference, DRAWS, edges)
-    frame = frame.join(stability_columns([edges.describe_choice(way, best[way]) for way in ways]))
+    frame = frame.join(stability_columns(stability))
     for name in ("dev", "test", "right_branching", "random_init"):
         units[name] = "fraction"
     main = ["tree", "head", "direction", "test", "right_branching", "p_holm"]
@@ -385,11 +404,11 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
         A relation without edges on dev is blank but for `n`: no head can be chosen.
     """
     heads = [_head_of_relation(edges, control, relation) for relation in groups.values()]
-    found = [head.found for head in heads]
+    by_head = [head.found for head in heads]
     by_distance = [head.by_distance for head in heads]
     words = [head.words for head in heads]
     arcs = edges.test.arcs
-    share = found_shares(arcs, found, words, seed=edges.seed)
+    share = found_shares(arcs, by_head, words, seed=edges.seed)
     frame = pd.DataFrame({"relation": list(groups)})
     frame["n"] = [int(_words_of(edges.test, relation).sum()) for relation in groups.values()]
     frame["head"] = [head.name for head in heads]
@@ -400,7 +419,7 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
     frame["best_distance"] = pd.Series([head.best_distance for head in heads], dtype="Int64")
     frame["random_init"] = [head.random_init for head in heads]
     draws = draws_for(len(heads), arcs.number_of_units, DRAWS, each=DRAWS_OF_ROW)
-    difference = compare_found(arcs, found, by_distance, words, draws=draws, seed=edges.seed)
+    difference = compare_found(arcs, by_head, by_distance, words, draws=draws, seed=edges.seed)
     units = _add_difference(frame, "over_distance", difference, draws, edges)
     frame = frame.join(stability_columns([head.stability for head in heads]))
     for name in ("dev", "test", "distance", "random_init"):
@@ -474,8 +493,8 @@ def _add_difference(
     frame[f"{name}.low"], frame[f"{name}.high"] = difference.interval
     frame["p"] = difference.p
     frame["p_holm"] = holm(frame["p"].tolist())
-    of_p = p_units(frame["p"], least_p(edges.test.arcs.number_of_units, draws))
-    return {name: "fraction", "p": of_p, "p_holm": of_p}
+    units_of_p = p_units(frame["p"], least_p(edges.test.arcs.number_of_units, draws))
+    return {name: "fraction", "p": units_of_p, "p_holm": units_of_p}
 
 
 def all_trees(edges: ChosenEdges) -> Table:

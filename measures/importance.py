@@ -78,11 +78,11 @@ def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     """
     weights: list[Tensor] = []
 
-    def keep(layer: int, of_layer: Tensor, values: Tensor) -> tuple[Tensor, None]:
+    def keep(layer: int, weights_of_layer: Tensor, values: Tensor) -> tuple[Tensor, None]:
         if layer == 0:
-            of_layer = of_layer.detach().requires_grad_()
-        weights.append(of_layer)
-        return of_layer, None
+            weights_of_layer = weights_of_layer.detach().requires_grad_()
+        weights.append(weights_of_layer)
+        return weights_of_layer, None
 
     with intervening(keep):
         outputs = task.outputs(inputs)
@@ -125,8 +125,8 @@ def integrated_attention(
     """
 
     def losses(imposed: Tensor) -> Tensor:
-        def impose(number: int, own: Tensor, values: Tensor) -> tuple[Tensor, None]:
-            return (imposed if number == layer else own), None
+        def impose(number: int, real: Tensor, values: Tensor) -> tuple[Tensor, None]:
+            return (imposed if number == layer else real), None
 
         with intervening(impose):
             return task.losses(task.outputs(inputs), task.gold(inputs))
@@ -261,12 +261,13 @@ class Importance(MapMeasure):
             parts = {name: torch.split(column.clone(), rows) for name, column in columns.items()}
             for place in range(len(parts["index"])):
                 inputs = {name: part[place] for name, part in parts.items()}
-                of_part = self._measure(inputs) if self.method == "gradient" else self._integrate(inputs)
-                means.append(of_part[0])
-                losses.append(of_part[1])
-                completeness.append(of_part[2])
-        for of_layer in torch.cat(means, 1):
-            self.numbers.add(of_layer)
+                measure = self._measure if self.method == "gradient" else self._integrate
+                means_of_part, losses_of_part, completeness_of_part = measure(inputs)
+                means.append(means_of_part)
+                losses.append(losses_of_part)
+                completeness.append(completeness_of_part)
+        for means_of_layer in torch.cat(means, 1):
+            self.numbers.add(means_of_layer)
         self.numbers.close(batch.index % 2)
         self._losses.update(batch.index % 2, torch.cat(losses))
         if self.method == "integrated_gradients":
@@ -293,9 +294,9 @@ class Importance(MapMeasure):
         """
         weights: list[Tensor] = []
 
-        def keep(_: int, of_layer: Tensor, values: Tensor) -> tuple[Tensor, None]:
-            weights.append(of_layer.detach())
-            return of_layer, None
+        def keep(_: int, weights_of_layer: Tensor, values: Tensor) -> tuple[Tensor, None]:
+            weights.append(weights_of_layer.detach())
+            return weights_of_layer, None
 
         with torch.no_grad(), intervening(keep):
             outputs = self._task.outputs(inputs)
@@ -304,8 +305,8 @@ class Importance(MapMeasure):
         accuracies = self._task.accuracies(outputs, gold)
         attributions = []
         completeness = []
-        for layer, of_layer in enumerate(weights):
-            integrated = integrated_attention(self._task, inputs, of_layer, layer, self.ig_steps)
+        for layer, weights_of_layer in enumerate(weights):
+            integrated = integrated_attention(self._task, inputs, weights_of_layer, layer, self.ig_steps)
             self._progress.advance(len(losses))
             attributions.append(integrated.attributions)
             completeness.append(torch.stack([integrated.change.abs(), integrated.errors.abs()], 1))
@@ -318,9 +319,9 @@ class Importance(MapMeasure):
         allowed = self.encoder.allowed(real)
         means = []
         for layer, gradient in enumerate(gradients):
-            of_layer = class_means(gradient, real, inputs["classes"], allowed.at(layer))
-            of_layer[losses.isnan()] = torch.nan
-            means.append(of_layer)
+            means_of_layer = class_means(gradient, real, inputs["classes"], allowed.at(layer))
+            means_of_layer[losses.isnan()] = torch.nan
+            means.append(means_of_layer)
         return torch.stack(means)
 
     def by_head(self) -> Mapping[str, Means]:
@@ -393,11 +394,12 @@ def _figures(
     label = f"mean {symbol} (nats)"
     lines = {}
     maps = {}
-    for name, of_heads in heads.items():
-        of_layers = layers[name].value.tolist()
-        lines[name] = (list(range(1, len(of_layers) + 1)), of_layers)
+    for name, estimate in heads.items():
+        by_layer = layers[name].value.tolist()
+        numbers_of_layers = list(range(1, len(by_layer) + 1))
+        lines[name] = (numbers_of_layers, by_layer)
         title = f"Importance of attention to {name}"
-        maps[f"importance_{name}"] = head_map(title, of_heads.value, value_label=label, unit="nats")
+        maps[f"importance_{name}"] = head_map(title, estimate.value, value_label=label, unit="nats")
     curves = Curves(
         title="Importance of attention, by what it goes to",
         x_label="layer",

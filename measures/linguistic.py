@@ -100,10 +100,10 @@ class Cells:
         Args:
             weights: Attention weights `[batch, heads, from, to]`.
         """
-        of_cells = weights[self.segment, :, self.source, self.target]
+        weights_of_cells = weights[self.segment, :, self.source, self.target]  # [cells, heads]
         blank = weights.new_full((self.owners, weights.size(1)), torch.nan)
-        owner = self.owner[:, None].expand_as(of_cells)
-        return blank.scatter_reduce(0, owner, of_cells, "amax", include_self=False)
+        owner = self.owner[:, None].expand_as(weights_of_cells)
+        return blank.scatter_reduce(0, owner, weights_of_cells, "amax", include_self=False)
 
 
 def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
@@ -179,9 +179,10 @@ class Relations(MapMeasure):
                 else:
                     self._counts[reason] += 1
         if not labels:
+            counts = ", ".join(f"{name}: {count}" for name, count in self._counts.items())
             raise UserError(
                 f"{type(self).__name__} found no links between words in the texts, or left all of them out "
-                f"({', '.join(f'{name}: {count}' for name, count in self._counts.items())}). Give a treebank "
+                f"({counts}). Give a treebank "
                 f"({setting('data.corpora', 'ud_english_ewt')}), or a corpus whose `format` is links, enhanced or "
                 f"framenet."
             )
@@ -205,11 +206,12 @@ class Relations(MapMeasure):
         self.numbers.add(largest)
 
     def update(self, batch: SegmentBatch) -> None:
-        masks, of_layers = self.encoder.allowed(batch.mask)
-        uniform = self._largest_weights(uniform_attention(masks))[:, of_layers]
+        masks, mask_of_layer = self.encoder.allowed(batch.mask)
+        uniform = self._largest_weights(uniform_attention(masks))[:, mask_of_layer]
         at_places = self._largest_weights(attention_at_places(batch))
+        baselines = torch.cat([uniform, at_places], 1)
         possible = torch.cat([uniform, torch.ones_like(at_places)], 1)
-        self.numbers.close(self._groups, torch.cat([uniform, at_places], 1), possible)
+        self.numbers.close(self._groups, baselines, possible)
         self._add_dev_rows(batch)
         self._subtract(uniform[..., 0], at_places[..., 0])
 
@@ -248,12 +250,12 @@ class Relations(MapMeasure):
         """
         heads = torch.stack(self._layers, 1)  # [owners, layers, heads]
         self._layers.clear()
-        of_all = self._groups < len(HALVES)
-        possible = (uniform != 0)[of_all, :, None, None]
-        beside_uniform = heads - uniform[..., None]
-        beside_places = heads[..., None] - at_places[:, None, None]
-        differences = torch.cat([beside_uniform[..., None], beside_places], -1)[of_all]
-        self.differences.update(self._groups[of_all], differences.where(possible, torch.nan))
+        has_all_labels = self._groups < len(HALVES)
+        possible = (uniform != 0)[has_all_labels, :, None, None]
+        over_uniform = heads - uniform[..., None]
+        over_places = heads[..., None] - at_places[:, None, None]
+        differences = torch.cat([over_uniform[..., None], over_places], -1)[has_all_labels]
+        self.differences.update(self._groups[has_all_labels], differences.where(possible, torch.nan))
 
     def _find_cells(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""
@@ -270,7 +272,8 @@ class Relations(MapMeasure):
                         groups.append(len(HALVES) * self._labels.index(label) + half)
                         if groups[-1] == _DEV:
                             self._dev_segments[owners[label]] = row
-                    cells.extend((owners[label], row, source, target) for source, target in pairs)
+                    owner = owners[label]
+                    cells.extend((owner, row, source, target) for source, target in pairs)
         device = batch.tokens.device
         return torch.tensor(groups, dtype=torch.int64, device=device), Cells.from_rows(len(groups), cells, device)
 
@@ -291,23 +294,23 @@ class Relations(MapMeasure):
 
     def result(self) -> Result:
         means = self.numbers.means()
-        beside = self.numbers.means("baselines").at(0)  # uniform attention in each layer, and each place
+        baselines = self.numbers.means("baselines").at(0)  # uniform attention in each layer, and each place
         frames: list[pd.DataFrame] = []
         tests: list[_HalfTest] = []
         for number, label in enumerate(self._labels):
             groups = slice(len(HALVES) * number, len(HALVES) * (number + 1))
             ways = by_name(means, WAYS, groups)
             if ways["attention"].inputs.any():
-                frames.append(_rows(label, ways, beside.over(groups).value))
-                tests.append(_HalfTest(label, means.at(0).select(groups), beside.select(groups)))
+                frames.append(_rows(label, ways, baselines.over(groups).value))
+                tests.append(_HalfTest(label, means.at(0).select(groups), baselines.select(groups)))
         if not frames:
             raise UserError(
                 f"{type(self).__name__}: the segments that were read contain no link within the bounds. Read more of "
                 f"them (`limit` in {setting('data.corpora')}) or longer ones ({setting('data.max_length')})."
             )
         heads = int(np.prod(means.sums.shape[1:-1]))
-        of_all = slice(len(HALVES))  # both groups of `ALL_LABELS`
-        attention = by_name(means, WAYS, of_all, heads)["attention"]
+        all_labels = slice(len(HALVES))  # both groups of `ALL_LABELS`
+        attention = by_name(means, WAYS, all_labels, heads)["attention"]
         place, best = best_head(attention)
         test = tests[0]
         again = self._choose_again()
@@ -318,7 +321,7 @@ class Relations(MapMeasure):
         if test.is_defined:
             answer = test.answer(heads, warn_of_choice(times, "this half"))
         else:
-            by_chance = Estimate(float(beside.over(of_all).value[place[0]]), unit="fraction")
+            by_chance = Estimate(float(baselines.over(all_labels).value[place[0]]), unit="fraction")
             text = f"of {heads} heads, {head_name(*place)} attends most along links on these {{n}} passages, {{best}} "
             text += "(uniform {by_chance})"
             answer = fill_sentence(text, {"best": best}, n=int(best.inputs), by_chance=by_chance)
@@ -371,20 +374,20 @@ class _HalfTest:
     Args:
         label: The label.
         heads: Attention of each head along links of the label, by half.
-        beside: Uniform attention in each layer, and attention at each place, by half.
+        baselines: Uniform attention in each layer, and attention at each place, by half.
     """
 
-    def __init__(self, label: str, heads: Means, beside: Means) -> None:
+    def __init__(self, label: str, heads: Means, baselines: Means) -> None:
         layers = heads.sums.shape[1]
         self.label = label
         self.dev = heads.over([_DEV])
         self.test = heads.over([_TEST])
-        self.uniform = beside.over([_TEST])[:layers]
-        self.at_places = beside.over([_TEST])[layers:]
+        self.uniform = baselines.over([_TEST])[:layers]
+        self.at_places = baselines.over([_TEST])[layers:]
         self.is_defined = bool(self.dev.inputs.any() and self.test.inputs.any())
         self.head, _ = best_head(self.dev)
-        on_dev = beside.over([_DEV]).value[layers:]
-        self.place = int(np.nan_to_num(on_dev).argmax())
+        at_places_on_dev = baselines.over([_DEV]).value[layers:]
+        self.place = int(np.nan_to_num(at_places_on_dev).argmax())
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -404,13 +407,13 @@ class _HalfTest:
         Args:
             differences: Each head minus uniform attention, and minus attention at each place, by half.
         """
-        of_head = differences.over([_TEST])[self.head]
+        over_baselines = differences.over([_TEST])[self.head]
         scores = {
             "test": self.test[self.head],
             "uniform": self.uniform[self.head[0]],
             "place": self.at_places[self.place],
-            "beyond_uniform": of_head[0],
-            "beyond_place": of_head[1 + self.place],
+            "beyond_uniform": over_baselines[0],
+            "beyond_place": over_baselines[1 + self.place],
         }
         if self.is_defined:
             return scores
@@ -456,8 +459,10 @@ def _reason_to_leave_out(passage: Passage, link: Link) -> str | None:
         return "long_passage"
     if max(len(link.start), len(link.end)) > MAX_ELEMENT:
         return "long_element"
-    distance = min(abs(start - end) for start, end in product(link.start, link.end))
-    return "near" if distance < MIN_DISTANCE else None
+    distances = [abs(start - end) for start, end in product(link.start, link.end)]
+    if min(distances) < MIN_DISTANCE:
+        return "near"
+    return None
 
 
 def _links_of(passage: Passage) -> Sequence[Link]:
@@ -584,9 +589,9 @@ class Linguistic(MapMeasure):
         self.numbers.add(self._attention_to_classes(batch, weights))
 
     def update(self, batch: SegmentBatch) -> None:
-        masks, of_layers = self.encoder.allowed(batch.mask)
+        masks, mask_of_layer = self.encoder.allowed(batch.mask)
         uniform = self._attention_to_classes(batch, uniform_attention(masks))
-        self.numbers.close(batch.index % 2, uniform[:, of_layers])
+        self.numbers.close(batch.index % 2, uniform[:, mask_of_layer])
 
     def _attention_to_classes(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
         """Return attention to the classes and between the pairs, float64 `[batch, heads, classes and pairs]`."""
@@ -614,10 +619,13 @@ class Linguistic(MapMeasure):
         pairs: dict[str, Estimate[Floats]] = {}
         best: dict[str, tuple[tuple[int, int], Estimate]] = {}
         for number, (name, estimate) in enumerate(self.numbers.over().items()):
-            if uniform_means.sums[..., number].any():  # else no segment has it
-                group = classes if name in _COLUMNS else pairs
-                group[name] = estimate
-                best[name] = best_head(at_once[name])
+            if not uniform_means.sums[..., number].any():
+                continue  # no segment has it
+            best[name] = best_head(at_once[name])
+            if name in _COLUMNS:
+                classes[name] = estimate
+            else:
+                pairs[name] = estimate
         words = {name: best[name] for name in classes if name in WORD_CLASSES}
         return Result(
             experiment=self.experiment,
@@ -741,7 +749,8 @@ def _heads(passages: Sequence[Passage]) -> list[int]:
 def _table(classes: Mapping[str, Estimate[Floats]], uniform: Mapping[str, Sequence[float]], label: str) -> Table:
     """Return attention by class and layer, beside that of uniform attention."""
     frame = by_class(classes, "attention", label)
-    frame["uniform"] = [uniform[name][layer - 1] for name, layer in zip(frame[label], frame["layer"], strict=True)]
+    names_and_layers = zip(frame[label], frame["layer"], strict=True)
+    frame["uniform"] = [uniform[name][layer - 1] for name, layer in names_and_layers]
     return Table(frame, {"attention": "fraction", "uniform": "fraction"}, interval="attention")
 
 

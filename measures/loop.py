@@ -87,24 +87,30 @@ def measure(
         raise UserError("`encoder` needs the name or path of a corpus: a datamodule and a checkpoint name their own.")
     devices = OneProcess() if fabric is None else fabric
     datamodules = dict[Any, Any]()
-    of_maps = [measurement for measurement in measurements if isinstance(measurement, MapMeasure)]
+    map_measures = [measurement for measurement in measurements if isinstance(measurement, MapMeasure)]
     results = dict[Measure[Any], Result | None]()
     for measurement in measurements:
         if measurement in results:
             continue  # it has shared a pass
-        kind = measurement.takes
-        if corpus is None:
-            data = _implied_data(measurement)
-        elif isinstance(corpus, CorpusDataModule):
-            data = corpus
-        else:
-            data = datamodules[kind] = datamodules.get(kind) or _make_datamodule(kind, corpus, encoder)
+        data = _data_of(measurement, corpus, encoder, datamodules)
         if isinstance(measurement, MapMeasure):
-            together = run_together(of_maps, data, devices, limit=limit, bar=bar)
-            results.update(zip(of_maps, together, strict=True))
+            results_of_maps = run_together(map_measures, data, devices, limit=limit, bar=bar)
+            results.update(zip(map_measures, results_of_maps, strict=True))
         else:
             results[measurement] = run_measurement(measurement, data, devices, limit=limit, bar=bar)
     return [cast("Result", devices.broadcast(results[measurement])) for measurement in measurements]
+
+
+def _data_of(measurement: Measure[Any], corpus: Given, encoder: EncoderLike, datamodules: dict[Any, Any]) -> Any:  # noqa: ANN401 - a datamodule
+    """Return the data of a measurement; `datamodules` keeps those that are made of the corpus, by class."""
+    if corpus is None:
+        return _implied_data(measurement)
+    if isinstance(corpus, CorpusDataModule):
+        return corpus
+    kind = measurement.takes
+    if kind not in datamodules:
+        datamodules[kind] = _make_datamodule(kind, corpus, encoder)
+    return datamodules[kind]
 
 
 def _implied_data(measurement: Measure[Any]) -> Any:  # noqa: ANN401 - a datamodule
@@ -117,13 +123,14 @@ def _make_datamodule(kind: Any, corpus: CorpusLike, encoder: EncoderLike) -> Any
     """Return a datamodule of this class for a corpus; one of texts where any will do."""
     if kind is CorpusDataModule:
         kind = TextDataModule
-    known = signature(kind).parameters
-    option = next((name for name in ("corpus", "corpora") if name in known), None)
-    if option is None:
+    parameters = signature(kind).parameters
+    corpus_options = [name for name in ("corpus", "corpora") if name in parameters]
+    if not corpus_options:
         raise UserError(f"{kind.__name__} needs {kind.holds}, not a single corpus: make one, and give it as `corpus`.")
-    options: dict[str, Any] = {option: str(corpus) if isinstance(corpus, Path) else corpus}
+    options: dict[str, Any] = {corpus_options[0]: str(corpus) if isinstance(corpus, Path) else corpus}
     if encoder is not None:
-        options["tokenizer" if "tokenizer" in known else "encoder"] = specification_of(encoder)
+        encoder_option = "tokenizer" if "tokenizer" in parameters else "encoder"
+        options[encoder_option] = specification_of(encoder)
     return kind(**options)
 
 
@@ -182,7 +189,8 @@ def _read_batches(
     measurement.to(devices.device).eval()
     loaders = data.test_dataloader()
     limits = [_batches_to_read(loader, limit) for loader in loaders]
-    total = None if None in limits else sum(filter(None, limits))
+    known_limits = [most for most in limits if most is not None]
+    total = sum(known_limits) if len(known_limits) == len(limits) else None
     progress = _BatchProgress(total, bar=bar)
     measurement.advance = progress.advance
     with torch.inference_mode(), devices.autocast(), progress.bar:
@@ -202,10 +210,14 @@ class _BatchProgress:
     """
 
     def __init__(self, total: int | None, *, bar: bool) -> None:
-        title = "Measuring" if total else f"Measuring; {STREAMED}"
+        title = "Measuring"
+        reason = ""
+        if not total:
+            title = f"Measuring; {STREAMED}"
+            reason = STREAMED
         self.bar = Bar(disable=not bar)
         self._task = self.bar.add_task(title, total=total)
-        self._lines = Progress("Measuring, batches", total or math.inf, "" if total else STREAMED)
+        self._lines = Progress("Measuring, batches", total or math.inf, reason)
         self._is_shown = bar
         self._share = 0.0  # of the batch
 
@@ -236,10 +248,14 @@ def _batches_to_read(loader: DataLoader[Any], limit: float | None) -> int | None
         batches: float = len(loader)
     except TypeError:
         batches = math.inf
-    most = batches
-    if limit is not None:
-        most = min(batches, limit) if limit >= 1 else batches * limit
-    if most < 1 or (limit is not None and math.isinf(most)):
+    if limit is None:
+        most = batches
+    elif limit >= 1:
+        most = min(batches, limit)
+    else:
+        most = batches * limit
+    is_share_of_stream = limit is not None and math.isinf(most)
+    if most < 1 or is_share_of_stream:
         total = "an unknown number of" if math.isinf(batches) else f"{batches:.0f}"
         raise UserError(
             f"{setting('trainer.limit_test_batches', limit)} selects none of {total} batches. Give a number of batches "

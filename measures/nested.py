@@ -255,10 +255,10 @@ def selectivity(task: Result, control: Result, score: str) -> dict[str, Estimate
         share=score in task.shares,
         units=task.items.get("document"),
     )
-    of_task = task.scores[score]
-    of_control = control.scores[score]
-    difference = Estimate(of_task.value - of_control.value, paired.low, paired.high, unit=of_task.unit)
-    return {"task": of_task, "control": of_control, "selectivity": difference}
+    task_score = task.scores[score]
+    control_score = control.scores[score]
+    difference = Estimate(task_score.value - control_score.value, paired.low, paired.high, unit=task_score.unit)
+    return {"task": task_score, "control": control_score, "selectivity": difference}
 
 
 class ControlTask(ProbeMeasure):
@@ -279,7 +279,8 @@ class ControlTask(ProbeMeasure):
 
     def result(self) -> Result:
         predicts_arcs = isinstance(self.probe, HeadSelectionProbe)
-        governors = partial(control_arcs if predicts_arcs else control_tree, seed=self.seed)
+        make_governors = control_arcs if predicts_arcs else control_tree
+        governors = partial(make_governors, seed=self.seed)
         data = self.data.variant()
         control_data = self.data.variant(heads=governors)
         copies = self.train_copies({"task": data, "control": control_data}, *self.probe.monitor)
@@ -303,7 +304,8 @@ class ControlTask(ProbeMeasure):
                 items_of_rows[column].append(number_of_items(columns[column]))
             scores[name] = columns["task"]
             scores[f"control.{name}"] = columns["control"]
-            scores["selectivity" if name == headline else f"{name}.selectivity"] = columns["selectivity"]
+            name_of_selectivity = "selectivity" if name == headline else f"{name}.selectivity"
+            scores[name_of_selectivity] = columns["selectivity"]
             if name in task.shares:
                 shares.extend([name, f"control.{name}"])
         units = [task.scores[name].unit for name in names]
@@ -354,7 +356,8 @@ def _items_of_both(
     """
     assert task.items is not None
     assert control.items is not None
-    items = task.items[[name for name in ("document", "sentence", "id") if name in task.items]].copy()
+    labels = [name for name in ("document", "sentence", "id") if name in task.items]
+    items = task.items[labels].copy()
     ratios: dict[str, tuple[str, str]] = {}
     for name in names:
         right, total = task.ratios[name]
@@ -554,10 +557,13 @@ def _blocks(
         words = int(items["words"].to_numpy()[block].sum())
         bits = float(items["bits"].to_numpy()[block].sum())
         row = {"portion": stop / len(items), "sentences": stop - start, "words": words}
-        row["epochs"] = trainings[place - 1].epoch if place else 0
+        row["epochs"] = 0
         row["bits"] = bits
         row["bits_per_word"] = bits / words
-        row["dev_loss"] = trainings[place - 1].value if place else np.nan
+        row["dev_loss"] = np.nan
+        if place:
+            row["epochs"] = trainings[place - 1].epoch
+            row["dev_loss"] = trainings[place - 1].value
         row["uniform"] = items["uniform"].to_numpy()[block].sum() / words
         rows.append(row)
     return pd.DataFrame(rows)

@@ -123,8 +123,8 @@ class PairEffects:
     @cached_property
     def _paradigm_numbers(self) -> Integers:
         """Number of the paradigm of each pair, `[pairs]`: its place among all, by field and name."""
-        known = sorted(set(self._fields_and_names))
-        return np.array([known.index(of_pair) for of_pair in self._fields_and_names])
+        paradigms = sorted(set(self._fields_and_names))
+        return np.array([paradigms.index(field_and_name) for field_and_name in self._fields_and_names])
 
     @cached_property
     def paradigms(self) -> list[Paradigm]:
@@ -132,13 +132,13 @@ class PairEffects:
         right = are_right(self.intact)
         paradigms = []
         for number, (field, name) in enumerate(sorted(set(self._fields_and_names))):
-            is_of = self._paradigm_numbers == number
-            own = right[is_of]
-            share, low, high = share_interval(own, np.ones_like(own))
+            belongs = self._paradigm_numbers == number
+            right_of_paradigm = right[belongs]
+            share, low, high = share_interval(right_of_paradigm, np.ones_like(right_of_paradigm))
             accuracy = Estimate(share, low, high, unit="fraction")
-            reason = reason_not_to_test(own, self.chooses[is_of])
-            chooses = is_of & self.chooses
-            tests = is_of & ~self.chooses
+            reason = reason_not_to_test(right_of_paradigm, self.chooses[belongs])
+            chooses = belongs & self.chooses
+            tests = belongs & ~self.chooses
             paradigms.append(Paradigm(name, field, number, chooses, tests, accuracy, reason))
         return paradigms
 
@@ -148,7 +148,7 @@ class PairEffects:
 
     @property
     def order(self) -> str:
-        """What the effects of all heads are: `exact`, or `first-order` estimates."""
+        """`exact` if the effects of all heads were measured, `first-order` if they are estimates."""
         return "exact" if self.exact else "first-order"
 
     def reason(self, ablation: Ablation, paradigm: Paradigm) -> str:
@@ -214,10 +214,13 @@ class PairEffects:
         effects = self.effects(ablation)
         rows = []
         for paradigm in self.paradigms:
-            is_of = self._paradigm_numbers == paradigm.number
+            belongs = self._paradigm_numbers == paradigm.number
             if pairs is not None:
-                is_of = is_of & pairs
-            rows.append(effects[is_of].mean(0) if is_of.any() else np.full(effects.shape[1], np.nan))
+                belongs = belongs & pairs
+            row = np.full(effects.shape[1], np.nan)
+            if belongs.any():
+                row = effects[belongs].mean(0)
+            rows.append(row)
         return np.stack(rows)
 
     def clusters(self, ablation: Ablation) -> tuple[list[Paradigm], ParadigmClusters | None]:

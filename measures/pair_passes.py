@@ -110,9 +110,9 @@ class PairPasses:
             log_probabilities, outputs, gradients = head_gradients(self._task.outputs, log_ratio, inputs)
             columns = {"intact": log_probabilities}
             for ablation in self._ablations:
-                of_texts = estimate_effects(outputs, gradients, ablation, self._task.partners(inputs))
-                of_pairs = of_texts.view(len(log_probabilities), 2, -1).sum(1)
-                columns[estimated_column(ablation)] = of_pairs
+                effects_on_texts = estimate_effects(outputs, gradients, ablation, self._task.partners(inputs))
+                effects_on_pairs = effects_on_texts.view(len(log_probabilities), 2, -1).sum(1)
+                columns[estimated_column(ablation)] = effects_on_pairs
         return columns
 
     def replace(self, name: str, replacements: Sequence[Replacements], times: PassTimes) -> list[TaskOutputs]:
@@ -125,24 +125,24 @@ class PairPasses:
             replacements: The replacements.
             times: Times of passes, to tell how long it will take.
         """
-        own = set(range(self._ranks.rank, len(replacements), self._ranks.world))
+        share = replacements[self._ranks.rank :: self._ranks.world]
         if replacements:
-            seconds = sum(self._seconds(replacements[place], times) for place in own)
+            seconds = sum(self._seconds(replacement, times) for replacement in share)
             inform(f"{name}: about {describe_time(seconds)}.")
-        progress = Progress(f"{name}, pairs", sum(len(replacements[place].items) for place in own))
-        of_replacements = []
-        for place, one in enumerate(replacements):
+        progress = Progress(f"{name}, pairs", sum(len(replacement.items) for replacement in share))
+        rows_of_replacements = []
+        for place, replacement in enumerate(replacements):
             rows = Rows()
-            if place in own:
-                for batch in self._batches(one.items):
-                    compute = partial(self._rows_of, batch, one.all_sets)
-                    rows.add(batch.index, **self._kept.take(one.name, batch.index, compute))
+            if place % self._ranks.world == self._ranks.rank:
+                for batch in self._batches(replacement.items):
+                    compute = partial(self._rows_of, batch, replacement.all_sets)
+                    rows.add(batch.index, **self._kept.take(replacement.name, batch.index, compute))
                     progress.advance(len(batch.index))
-            of_replacements.append(rows)
+            rows_of_replacements.append(rows)
         outputs = []
         # All are gathered after the last pass: a process that gathers waits for the others.
-        for one, rows in zip(replacements, of_replacements, strict=True):
-            outputs.append(TaskOutputs.from_rows(self._task, rows.take(), one.all_sets))
+        for replacement, rows in zip(replacements, rows_of_replacements, strict=True):
+            outputs.append(TaskOutputs.from_rows(self._task, rows.take(), replacement.all_sets))
         return outputs
 
     def _rows_of(self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Columns:

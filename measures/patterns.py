@@ -199,19 +199,22 @@ def _gallery_figure(examples: Sequence[GalleryMap]) -> Maps | None:
     """Draw a row for each pattern that occurs, the clearest map first; None without maps."""
     rows: dict[str, list[GalleryMap]] = {}
     for place, name in enumerate(PATTERN_NAMES):
-        of_pattern = clearest(example for example in examples if example.pattern == place)
-        if of_pattern:
-            rows[name] = of_pattern
+        examples_of_pattern = [example for example in examples if example.pattern == place]
+        if examples_of_pattern:
+            rows[name] = clearest(examples_of_pattern)
     if not rows:
         return None
     width = max(len(row) for row in rows.values())
     maps: list[list[NDArray[np.float32] | None]] = []
     titles = []
     for row in rows.values():
-        blank = width - len(row)
+        blanks = width - len(row)
         weights: list[NDArray[np.float32] | None] = [example.weights for example in row]
-        maps.append(weights + [None] * blank)
-        titles.append([example.title for example in row] + [""] * blank)
+        weights += [None] * blanks
+        maps.append(weights)
+        titles_of_row = [example.title for example in row]
+        titles_of_row += [""] * blanks
+        titles.append(titles_of_row)
     return Maps(
         title="The clearest maps of each pattern",
         maps=maps,
@@ -250,8 +253,8 @@ class RawMaps(MapMeasure):
 
     def result(self) -> Result:
         """Return the figure `maps`, with the attention map of every layer and head on the first input."""
-        of_devices = [first for first in gather_items([self._first]) if first is not None]
-        first = min(of_devices, key=lambda first: first.index)
+        inputs = [example for example in gather_items([self._first]) if example is not None]
+        first = min(inputs, key=lambda example: example.index)
         layers = len(first.weights)
         heads = len(first.weights[0])
         figure = Maps(

@@ -63,7 +63,8 @@ def head_derivatives(
     def scale(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
         outputs = mixture.outputs
         factor = outputs.new_ones(outputs.shape[:2])
-        factor[:, [head for of, head in off if of == layer]] = 0
+        heads_off = [head for layer_off, head in off if layer_off == layer]
+        factor[:, heads_off] = 0
         factors.append(factor.requires_grad_())
         return outputs * factor[:, :, None, None]
 
@@ -86,16 +87,16 @@ def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapp
         `[batch, pieces, layers, heads]`, where `pieces` are the pieces that attend.
     """
     words = inputs["words"]
-    of_layers: list[Tensor] = []
+    largest_of_layers: list[Tensor] = []
 
-    def read(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+    def keep_largest(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
         largest = weights.masked_fill(~words[:, None, None], 0.0).amax(3)
-        of_layers.append(largest.masked_fill(~words[:, None], torch.nan).transpose(1, 2))
+        largest_of_layers.append(largest.masked_fill(~words[:, None], torch.nan).transpose(1, 2))
         return weights, None
 
-    with torch.inference_mode(), intervening(read):
+    with torch.inference_mode(), intervening(keep_largest):
         run(inputs)
-    return torch.stack(of_layers, 2)
+    return torch.stack(largest_of_layers, 2)
 
 
 def normalise(importance: Floats) -> Floats:
@@ -241,13 +242,14 @@ class Pruning(Measure[CorpusDataModule[Any]]):
         moments = Moments(1, shape, unit, (0, most)).to(self.device)
         texts = Rows()
         for number, inputs in enumerate(self._train):
-            of_texts = values(inputs)
-            rows = of_texts.flatten(0, -3)
+            numbers_of_texts = values(inputs)
+            rows = numbers_of_texts.flatten(0, -3)
             moments.update(torch.zeros(len(rows), dtype=torch.int64, device=self.device), rows)
-            of_texts = of_texts.reshape(len(of_texts), -1, *shape).float()
-            batch = torch.full((len(of_texts),), number * self.ranks.world + self.ranks.rank)
-            items = torch.stack([batch, torch.arange(len(of_texts))], dim=1)
-            texts.add(items, sums=of_texts.nansum(1), counts=(~of_texts.isnan()).sum(1))
+            size = len(numbers_of_texts)
+            by_text = numbers_of_texts.reshape(size, -1, *shape).float()
+            batch = torch.full((size,), number * self.ranks.world + self.ranks.rank)
+            items = torch.stack([batch, torch.arange(size)], dim=1)
+            texts.add(items, sums=by_text.nansum(1), counts=(~by_text.isnan()).sum(1))
         columns = texts.take()
         number_of_texts = len(columns[ITEM])
         sums = columns["sums"].reshape(number_of_texts, -1)
@@ -257,7 +259,8 @@ class Pruning(Measure[CorpusDataModule[Any]]):
 
     def _overlap(self, ranking: Ranking, pruned: Heads) -> float:
         """Return the mean overlap of pruned heads with as many on resamples of the texts; nan if it is not measured."""
-        if ranking == "random" or (ranking == "importance" and self.exact) or self._importance.inputs.max() < 2:
+        is_measured_anew = ranking == "importance" and self.exact
+        if ranking == "random" or is_measured_anew or self._importance.inputs.max() < 2:
             return np.nan
         numbers_of_heads = self._resampled[ranking].reshape(-1, len(self._heads))
         lowest = np.argsort(numbers_of_heads, axis=1, kind="stable")[:, : len(pruned)]
@@ -299,9 +302,11 @@ class Pruning(Measure[CorpusDataModule[Any]]):
                 # Random orders vary like seeds.
                 score = pool_seeds([scores_of_sets[heads] for heads in sets])
                 change = difference(score, whole, fixed=True)
-                columns = numbers({"score": score, "difference": change})
-                overlap = self._overlap(ranking, sets[0])
-                rows.append({"ranking": ranking, "pruned": share, **columns, "heads": len(sets[0]), "overlap": overlap})
+                row: dict[str, object] = {"ranking": ranking, "pruned": share}
+                row |= numbers({"score": score, "difference": change})
+                row["heads"] = len(sets[0])
+                row["overlap"] = self._overlap(ranking, sets[0])
+                rows.append(row)
         frame = pd.DataFrame(rows).rename(columns=_SHORT_NAMES)
         frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
         scores = {self.task.score: whole}
@@ -347,34 +352,40 @@ class Pruning(Measure[CorpusDataModule[Any]]):
             "confidence": self._confidence,
             "order": order,
         }
-        of_heads: dict[str, Unit] = {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"}
+        units_of_columns: dict[str, Unit] = {
+            "importance": self.task.loss_unit,
+            "normalised": "ratio",
+            "confidence": "fraction",
+        }
         return {
             "pruning": Table(frame, units, interval="score", main=main),
-            "importance": Table(head_rows(columns), of_heads),
+            "importance": Table(head_rows(columns), units_of_columns),
         }
 
     def _figures(self, frame: pd.DataFrame, whole: Estimate) -> dict[str, Figure]:
         """Return the pruning curves, and maps of importance and confidence."""
-        scale = 100 if self.task.unit == "fraction" else 1
+        scale = 1
+        label = self.task.score
+        if self.task.unit == "fraction":
+            scale = 100
+            label = f"{self.task.score} (%)"
         lines = {}
         for ranking, points in frame.groupby("ranking", sort=False):
             lines[str(ranking)] = ((100 * points["pruned"]).tolist(), (scale * points["score"]).tolist())
-        low, high = (scale * end for end in whole.interval)
+        low, high = [scale * end for end in whole.interval]
         lines["interval of the whole model"] = ([0.0, 100.0, np.nan, 0.0, 100.0], [low, low, np.nan, high, high])
         curves = Curves(
             title="Score as heads are pruned",
             x_label="heads pruned (%)",
-            y_label=f"{self.task.score} (%)" if scale > 1 else self.task.score,
+            y_label=label,
             lines=lines,
         )
         importance = normalise(self._importance.value)
-        return {
-            "pruning": curves,
-            "importance": head_map(
-                "Importance of heads", importance, value_label="normalised importance", unit="ratio"
-            ),
-            "confidence": head_map("Confidence of heads", self._confidence, value_label="mean of the largest weight"),
-        }
+        map_of_importance = head_map(
+            "Importance of heads", importance, value_label="normalised importance", unit="ratio"
+        )
+        map_of_confidence = head_map("Confidence of heads", self._confidence, value_label="mean of the largest weight")
+        return {"pruning": curves, "importance": map_of_importance, "confidence": map_of_confidence}
 
 
 def _format_fall(share: Estimate, whole: Estimate) -> str:

@@ -163,9 +163,9 @@ class SingleHeads(Measure[DependencyDataModule]):
         if self.trees and self.ensemble > 1:
             tables["ensembles"] = self._ensembles(heads)
         items, ratios = self._items(heads)
-        of_relations = {name: columns for name, columns in ratios.items() if name not in scores}
-        if of_relations:
-            scores |= ratio_scores(items, of_relations, seed=self.seed)
+        ratios_of_relations = {name: columns for name, columns in ratios.items() if name not in scores}
+        if ratios_of_relations:
+            scores |= ratio_scores(items, ratios_of_relations, seed=self.seed)
         if self._scored == "dev":
             _remove_intervals(scores, tables)
         scores |= role_scores
@@ -218,21 +218,24 @@ class SingleHeads(Measure[DependencyDataModule]):
     def _items(self, heads: ChosenHeads) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
         """Return counts of the best heads for each sentence, and the columns of each score that is a ratio of them."""
         hits = heads.scored.hits(heads.dev.best(PLAIN))
-        of_all_words = sentence_scores(heads.scored.arcs, *hits)
+        counts_of_all_words = sentence_scores(heads.scored.arcs, *hits)
         groups = (ALL, *self.relations) if self.relations else ()
-        of_relations, columns = heads.by_sentence(groups)
-        items = pd.concat([of_all_words, of_relations], axis=1)
+        counts_of_relations, columns_of_relations = heads.by_sentence(groups)
+        items = pd.concat([counts_of_all_words, counts_of_relations], axis=1)
         ids = [self._split.ids[sentence] for sentence in items["sentence"]]
         items.insert(1 + ("document" in items), "id", ids)
-        columns = ATTACHMENT_RATIOS | columns
-        return items, {f"heads.{name}": pair for name, pair in columns.items()}
+        ratios = {}
+        for name, columns in (ATTACHMENT_RATIOS | columns_of_relations).items():
+            ratios[f"heads.{name}"] = columns
+        return items, ratios
 
     def _figures(self, heads: ChosenHeads, best: Table) -> dict[str, Figure]:
         """Return bars of the best heads and of their stability, maps of the accuracy of all heads, and examples."""
         figures: dict[str, Figure] = {}
-        for name, bars in {"best_heads": best_bars(best), "stability": stability_bars(best)}.items():
-            if bars is not None:
-                figures[name] = bars
+        bars = {"best_heads": best_bars(best), "stability": stability_bars(best)}
+        for name, figure in bars.items():
+            if figure is not None:
+                figures[name] = figure
         figures.update(accuracy_maps(heads, best.frame, self.maps))
         figures.update(example_sentences(heads, best.frame, self._split, self.minimum))
         return figures
@@ -297,6 +300,6 @@ def trees_table(heads: ChosenHeads, dev: Integers, scored: Integers) -> tuple[Ta
     frame["test"] = np.nan
     if heads.split == "test":
         frame["test"] = edges.test.shares(UNDIRECTED)
-    found = edges.test.found(UNDIRECTED)[:, edges.best(UNDIRECTED)]
-    uuas = found_shares(edges.test.arcs, [found], [edges.test.counted], seed=edges.seed)
+    hits = edges.test.found(UNDIRECTED)[:, edges.best(UNDIRECTED)]
+    uuas = found_shares(edges.test.arcs, [hits], [edges.test.counted], seed=edges.seed)
     return Table(frame, {"dev": "fraction", "test": "fraction"}), uuas[0]
