@@ -58,7 +58,8 @@ class CaptionSources:
     def _name_corpora(self, *, with_split: bool) -> list[str]:
         names = []
         for corpus, split in self.corpora:
-            names.append(f"{corpus}, {split}" if with_split and split else corpus)
+            name = f"{corpus}, {split}" if with_split and split else corpus
+            names.append(name)
         if len(names) <= _MOST_CORPORA:
             return names
         others = len(names) - _MOST_CORPORA + 1
@@ -94,9 +95,12 @@ def _describe_encoder(encoder: Mapping[str, object]) -> str:
 def _tested_corpora(data: Mapping[str, object], split: str | None = None) -> Iterator[tuple[str, str | None]]:
     """Yield name and split of every tested corpus; the split is None for a corpus without any."""
     if "corpus" in data:
-        yield str(data["corpus"]), str(data["split"]) if "split" in data else split
+        if "split" in data:
+            split = str(data["split"])
+        yield str(data["corpus"]), split
         return
-    tested = next((name for name in ("test", "dev", "train") if name in data), None)
+    splits = [name for name in ("test", "dev", "train") if name in data]
+    tested = splits[0] if splits else None
     for name, part in data.items():
         if isinstance(part, Mapping) and tested in (None, name):
             yield from _tested_corpora(part, tested)

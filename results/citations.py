@@ -78,4 +78,5 @@ def _entry(name: str) -> str:
         "note": "; ".join([f"Corpus {corpus_name}", *more]),
     }
     lines = [f"  {field} = {{{value}}}" for field, value in fields.items()]
-    return "\n".join([f"@inproceedings{{{name},", ",\n".join(lines), "}"])
+    content = ",\n".join(lines)
+    return f"@inproceedings{{{name},\n{content}\n}}"

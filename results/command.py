@@ -31,12 +31,12 @@ def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
 @contextmanager
 def plain_warnings() -> Iterator[None]:
     """Within the block, print warnings of Python as all messages are, without the place in the program."""
-    of_python = warnings.formatwarning
+    format_of_python = warnings.formatwarning
     warnings.formatwarning = _format_warning
     try:
         yield
     finally:
-        warnings.formatwarning = of_python
+        warnings.formatwarning = format_of_python
 
 
 @command_line()

@@ -128,7 +128,10 @@ class Digests:
         """Return the SHA-256 of several files in hexadecimal, by path, in the order of `paths`."""
         names = {path: str(path.resolve()) for path in paths}
         stamps = {path: _stamp(path) for path in names}
-        new = [path for path, name in names.items() if self._stamp_of(name) != stamps[path]]
+        new = []
+        for path, name in names.items():
+            if self._stamp_of(name) != stamps[path]:
+                new.append(path)
         if new:
             with ThreadPoolExecutor(min(len(new), os.cpu_count() or 1)) as pool:  # hashing releases the lock of Python
                 digests = list(pool.map(file_digest, new))

@@ -101,16 +101,28 @@ def document(
             page allows only these scripts, by their SHA-256.
         data: Data by id of the HTML element that holds them: `Packed` bytes, or values that are written as JSON.
     """
-    sources = [resource("page.js"), *scripts] if scripts else []
-    packed = {name: b64encode(value).decode() for name, value in (data or {}).items() if isinstance(value, Packed)}
+    sources = []
+    if scripts:
+        sources = [resource("page.js"), *scripts]
+    hashes = []
+    for source in sources:
+        digest = hashlib.sha256(source.encode()).digest()
+        hashes.append(b64encode(digest).decode())
+    values = {}
+    packed = {}
+    for name, value in (data or {}).items():
+        if isinstance(value, Packed):
+            packed[name] = b64encode(value).decode()
+        else:
+            values[name] = value
     return render(
         "document.html",
         title=title,
         body=body,
         styles=[resource("theme.css"), *styles],
         scripts=sources,
-        hashes=[b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in sources],
-        values={name: value for name, value in (data or {}).items() if name not in packed},
+        hashes=hashes,
+        values=values,
         packed=packed,
     )
 

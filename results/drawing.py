@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -86,7 +86,10 @@ def print_area(canvas: Canvas) -> Bbox:
     """
     canvas.draw_without_rendering()
     box = canvas.get_tightbbox()
-    width = next((width for width in (COLUMN_WIDTH, PAGE_WIDTH) if box.width <= width), box.width)
+    width = box.width
+    for usual_width in (PAGE_WIDTH, COLUMN_WIDTH):
+        if box.width <= usual_width:
+            width = usual_width
     middle = (box.x0 + box.x1) / 2
     left = middle - width / 2
     right = middle + width / 2
@@ -152,7 +155,9 @@ def _short(name: str, letters: int = NAME_LETTERS) -> str:
 def _tell_apart(names: Sequence[str]) -> list[str]:
     """Return names as `_short` cuts them, or whole if two of them would then be equal."""
     short = [_short(name) for name in names]
-    return short if len({*short}) == len({*names}) else list(names)
+    if len(set(short)) < len(set(names)):
+        return list(names)
+    return short
 
 
 def _longest(names: Iterable[str]) -> int:
@@ -236,8 +241,10 @@ def _draw_heat_map(figure: HeatMap) -> Canvas:
     row_names = _tell_apart(figure.row_labels)
     column_names = [_short(name) for name in figure.column_labels]
     around = 1.0 + LETTER * _longest(row_names)
-    wide = next((width for width in (COLUMN_WIDTH, PAGE_WIDTH) if (width - around) / columns >= 0.12), PAGE_WIDTH)
-    cell = min((wide - around) / columns, TALLEST / rows, 0.4)
+    width = COLUMN_WIDTH
+    if (COLUMN_WIDTH - around) / columns < 0.12:
+        width = PAGE_WIDTH
+    cell = min((width - around) / columns, TALLEST / rows, 0.4)
     canvas = _canvas(figure.title, max(columns * cell + around, 2.2), rows * cell + 0.6)
     axes = canvas.add_subplot()
     frame = pd.DataFrame(values, row_names, column_names)
@@ -305,7 +312,7 @@ def _add_numbers(axes: Axes, figure: HeatMap, frame: pd.DataFrame, style: Mappin
 def _ends(figure: HeatMap, values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the values at the ends of the colour scale, fractions ×100."""
     if figure.limits:
-        low, high = (_scale(figure.unit) * end for end in figure.limits)
+        low, high = [_scale(figure.unit) * end for end in figure.limits]
     else:
         finite = values[np.isfinite(values)].tolist() or [0.0, 1.0]
         low = min(finite)
@@ -328,8 +335,9 @@ def _draw_maps(figure: Maps) -> Canvas:
     around = 0.95 + LETTER * _longest(row_names)
     caption = LINE if figure.names else 0.0
     cell = min((PAGE_WIDTH - around) / columns, TALLEST / rows - caption, 1.0)
-    # In dots: a picture, the gap behind it, and the caption above it.
-    dots, gap, above = (math.ceil(DOTS * inches) for inches in (cell - 0.04, 0.04, caption))
+    dots = math.ceil(DOTS * (cell - 0.04))  # of a picture
+    gap = math.ceil(DOTS * 0.04)  # dots behind it
+    above = math.ceil(DOTS * caption)  # dots of the caption above it
     wide = dots + gap
     high = dots + gap + above
     mosaic = np.full((rows * high, columns * wide), np.nan)
@@ -346,20 +354,27 @@ def _draw_maps(figure: Maps) -> Canvas:
         if figure.names:
             name = _short(figure.names[row][column], max(1, int(cell / 0.06)))
             axes.text(x + dots / 2, y - 3, name, ha="center", va="bottom", fontsize=7)
-    largest = np.nanmax(mosaic)
-    top = largest
-    if figure.top is not None:
-        top = _scale(figure.unit) * figure.top
-    image = axes.imshow(mosaic, sns.color_palette("rocket_r", as_cmap=True), vmin=0.0, vmax=top or 1.0)
-    bar = canvas.colorbar(image, ax=axes, shrink=0.5, extend="max" if top < largest else "neither")
-    bar.set_label(_with_unit(figure.value_label, figure.unit))
+    _add_mosaic(canvas, axes, figure, mosaic)
     widest = max(map(len, figure.column_labels)) * LETTER
-    axes.set_xticks(np.arange(columns) * wide + dots / 2, column_names, rotation=90 if widest > cell else 0)
+    rotation = 90 if widest > cell else 0
+    axes.set_xticks(np.arange(columns) * wide + dots / 2, column_names, rotation=rotation)
     axes.set_yticks(np.arange(rows) * high + above + dots / 2, row_names)
     axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
     axes.tick_params(length=0)
     sns.despine(ax=axes, left=True, bottom=True)
     return canvas
+
+
+def _add_mosaic(canvas: Canvas, axes: Axes, figure: Maps, mosaic: NDArray[np.float64]) -> None:
+    """Add the pictures, and a colour bar that ends in an arrow if a value lies above its end."""
+    largest = np.nanmax(mosaic)
+    top = largest
+    if figure.top is not None:
+        top = _scale(figure.unit) * figure.top
+    image = axes.imshow(mosaic, sns.color_palette("rocket_r", as_cmap=True), vmin=0.0, vmax=top or 1.0)
+    extend = "max" if top < largest else "neither"
+    bar = canvas.colorbar(image, ax=axes, shrink=0.5, extend=extend)
+    bar.set_label(_with_unit(figure.value_label, figure.unit))
 
 
 def _picture(matrix: NDArray[np.floating], dots: int) -> NDArray[np.floating]:
@@ -399,29 +414,37 @@ def _draw_attention_lines(figure: AttentionLines) -> Canvas:
     size = len(figure.words)
     pitch = min(max(TALLEST / size, 0.138), 0.18)
     # Long sentences get a wider figure; otherwise lines between distant words would be almost vertical.
-    canvas = _canvas(figure.title, min(COLUMN_WIDTH + 0.08 * max(size - 30, 0), PAGE_WIDTH), size * pitch + 0.3)
+    width = min(COLUMN_WIDTH + 0.08 * max(size - 30, 0), PAGE_WIDTH)
+    canvas = _canvas(figure.title, width, size * pitch + 0.3)
     axes = canvas.add_subplot()
     weights = np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
     kinds: dict[str, Artist] = {}
     for lines in _kinds_of_lines(figure, weights):
         if lines.pairs:
             kinds[lines.label] = _add_lines(axes, lines, weights)
-    for side, label, at, align in ((axes, figure.from_label, 0, "right"), (axes.twinx(), figure.to_label, 1, "left")):
-        side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
-        side.set_yticks(range(size), [_short(word, WORD_LETTERS) for word in figure.words], fontsize=7)
-        side.tick_params(length=0, pad=2)
-        name = _fill(label, WORD_LETTERS)
-        side.annotate(name, (at, 1), (0, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
-        sns.despine(ax=side, left=True, bottom=True)
+    right_axes = axes.twinx()
+    _add_words(axes, figure.words, figure.from_label, place=0, align="right")
+    _add_words(right_axes, figure.words, figure.to_label, place=1, align="left")
     if kinds:
         _legend(canvas, list(kinds.values()), kinds, 1.6)
     return canvas
 
 
+def _add_words(axes: Axes, words: Sequence[str], label: str, *, place: float, align: Literal["left", "right"]) -> None:
+    """Add the words on one side of the lines, under a label at a place of the x axis from 0 to 1."""
+    axes.set(xlim=(0.0, 1.0), xticks=(), ylim=(len(words) - 0.5, -0.5))
+    axes.set_yticks(range(len(words)), [_short(word, WORD_LETTERS) for word in words], fontsize=7)
+    axes.tick_params(length=0, pad=2)
+    name = _fill(label, WORD_LETTERS)
+    axes.annotate(name, (place, 1), (0, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
+    sns.despine(ax=axes, left=True, bottom=True)
+
+
 def _kinds_of_lines(figure: AttentionLines, weights: NDArray[np.float64]) -> list[_Lines]:
     """Return the lines of attention, of gold arcs, and of gold arcs with little attention."""
     palette = sns.color_palette("colorblind")
-    attention = [pair for pair in map(tuple, np.argwhere(weights >= UNSEEN)) if pair not in figure.arcs]
+    visible = [tuple(pair) for pair in np.argwhere(weights >= UNSEEN)]
+    attention = [pair for pair in visible if pair not in figure.arcs]
     arcs = [arc for arc in figure.arcs if weights[arc] >= FAINT]
     faint = [arc for arc in figure.arcs if weights[arc] < FAINT]
     return [
@@ -450,7 +473,8 @@ def _draw_spreads(figure: Spreads) -> Canvas:
     lines = max(map(_count_lines, names))
     height = max(0.13 * len(series) + 0.15, LINE * lines + 0.08)
     canvas = _canvas(figure.title, COLUMN_WIDTH, min(height * len(names), TALLEST) + 0.8)
-    panels = canvas.subplots(1, 2 if figure.rates else 1, squeeze=False, sharey=True)[0]
+    number_of_panels = 2 if figure.rates else 1
+    panels = canvas.subplots(1, number_of_panels, squeeze=False, sharey=True)[0]
     palette = sns.color_palette("colorblind", len(series))
     style: dict[str, Any] = {"y": "category", "hue": "series", "order": figure.categories, "hue_order": series}
     style |= {"orient": "h", "palette": palette, "saturation": 1.0, "legend": False}
@@ -459,7 +483,8 @@ def _draw_spreads(figure: Spreads) -> Canvas:
     if figure.rates:
         frame = figure.frame()
         sns.barplot(frame.assign(rate=100 * frame["rate"]), x="rate", ax=panels[1], **style)
-        panels[1].set(xlabel=_fill(_with_unit(figure.rate_label, "fraction"), 14), xlim=(0, None))
+        rate_label = _fill(_with_unit(figure.rate_label, "fraction"), 14)
+        panels[1].set(xlabel=rate_label, xlim=(0, None))
     for panel in panels:
         panel.tick_params(axis="y", length=0)
         panel.grid(axis="x")
@@ -491,7 +516,8 @@ def _add_violins(axes: Axes, figure: Spreads, style: Mapping[str, Any]) -> None:
             number = f"{np.isfinite(values).sum():,}"
             at = (1.0, place + shift)
             axes.annotate(number, at, (2, 0), across, "offset points", va="center", fontsize=7, color="0.35")
-    label = _fill(_with_unit(figure.label, figure.unit), 20 if figure.rates else 34)
+    letters = 20 if figure.rates else 34
+    label = _fill(_with_unit(figure.label, figure.unit), letters)
     axes.set(xlabel=f"{label}\nbar: quartiles,\nwhite: median, right: n", ylabel=_fill(figure.category_label, 24))
 
 
@@ -501,10 +527,14 @@ def _draw_curves(figure: Curves) -> Canvas:
     names = list(dict.fromkeys([*figure.lines, *figure.points]))
     canvas = _canvas(figure.title, COLUMN_WIDTH, 2.4)
     axes = canvas.add_subplot()
-    colours = sns.color_palette("rocket_r" if figure.bar_label else "colorblind", len(names))
+    palette = "colorblind"
+    markers = MARKERS
+    if figure.bar_label:
+        palette = "rocket_r"
+        markers = "o"
+    colours = sns.color_palette(palette, len(names))
     for index, name in enumerate(names):
-        marker = "o" if figure.bar_label else MARKERS[index % len(MARKERS)]
-        style: dict[str, Any] = {"color": colours[index], "marker": marker}
+        style: dict[str, Any] = {"color": colours[index], "marker": markers[index % len(markers)]}
         if name in figure.lines:
             _add_line(axes, figure, name, DASHES[index % len(DASHES)], style)
         if name in figure.points:
@@ -515,7 +545,8 @@ def _draw_curves(figure: Curves) -> Canvas:
         _set_axes(axes, figure)
     if len(names) > 1 or figure.plane:
         handles, labels = axes.get_legend_handles_labels()
-        _legend(canvas, handles, labels, 1.0 if figure.plane else 2.4, figure.bar_label)
+        length = 1.0 if figure.plane else 2.4
+        _legend(canvas, handles, labels, length, figure.bar_label)
     return canvas
 
 

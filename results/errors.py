@@ -184,9 +184,9 @@ def _likeness(name: str, correct: str) -> float:
         return 2.0
     likeness = min(_similarity(name, correct), _similarity(last, last_of_correct))
     for word in (last_of_correct, *re.split("[_/]", last_of_correct)):
-        of_word = _similarity(name, word)
-        if of_word > 0.85:
-            likeness = max(likeness, of_word - 0.1)
+        similarity = _similarity(name, word)
+        if similarity > 0.85:
+            likeness = max(likeness, similarity - 0.1)
     return likeness
 
 

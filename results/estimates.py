@@ -187,9 +187,9 @@ class Table:
         in_options = {*self.units, *self.main}
         if self.interval:
             in_options.add(self.interval)
-        strange = sorted(in_options - set(columns))
-        if strange:
-            raise ValueError(f"`units`, `interval` or `main` name columns that the table lacks: {', '.join(strange)}")
+        unknown = sorted(in_options - set(columns))
+        if unknown:
+            raise ValueError(f"`units`, `interval` or `main` name columns that the table lacks: {', '.join(unknown)}")
         with_unit = set(self.units)
         for parts in self._parts().values():
             with_unit.update(parts.values())
@@ -213,7 +213,9 @@ class Table:
             units[name] = unit
             if not isinstance(unit, str):
                 units[name] = [unit[row] for row in places]
-        items = {name: [numbers[row] for row in places] for name, numbers in self.items.items()}
+        items = {}
+        for name, numbers in self.items.items():
+            items[name] = [numbers[row] for row in places]
         return replace(self, frame=frame, units=units, items=items)
 
     def estimate(self, row: int, column: str) -> Estimate:
@@ -228,14 +230,14 @@ class Table:
         columns = {str(column) for column in self.frame}
         parts: dict[str, dict[str, str]] = {}
         for name in columns:
-            of_column = {}
+            parts_of_column = {}
             for part in _PARTS:
                 if f"{name}.{part}" in columns:
-                    of_column[part] = f"{name}.{part}"
+                    parts_of_column[part] = f"{name}.{part}"
                 if name == self.interval and part in columns:
-                    of_column[part] = part
-            if of_column:
-                parts[name] = of_column
+                    parts_of_column[part] = part
+            if parts_of_column:
+                parts[name] = parts_of_column
         return parts
 
     def intervals(self) -> dict[str, tuple[str, str]]:

@@ -220,7 +220,6 @@ class HeatMap(Figure):
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns = _axes(self.row_label, self.column_label)
-        cells = product(self.row_labels, self.column_labels)
         values: list[object] = np.ravel(self.values).astype(float).tolist()
         if self.glyphs:
             categories: Mapping[object, str] = dict(enumerate(self.glyphs))
@@ -228,7 +227,12 @@ class HeatMap(Figure):
             columns["category"] = None
         else:
             columns["value"] = self.unit
-        return columns, ((*cell, value) for cell, value in zip(cells, values, strict=True))
+        return columns, self._rows(values)
+
+    def _rows(self, values: Iterable[object]) -> Iterator[tuple[object, ...]]:
+        cells = product(self.row_labels, self.column_labels)
+        for (row, column), value in zip(cells, values, strict=True):
+            yield row, column, value
 
 
 def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
@@ -240,10 +244,12 @@ def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
     Args:
         maps: Heat maps by name.
     """
-    values = np.concatenate([np.ravel(figure.values) for figure in maps.values()] or [np.empty(0)])
+    if not maps:
+        return maps
+    values = np.concatenate([np.ravel(figure.values) for figure in maps.values()])
     if np.isnan(values).all():
         return maps
-    limits = float(np.nanmin(values)), float(np.nanmax(values))
+    limits = (float(np.nanmin(values)), float(np.nanmax(values)))
     return {name: replace(figure, limits=limits) for name, figure in maps.items()}
 
 

@@ -51,9 +51,10 @@ def installed_fonts() -> list[str]:
     for script in SCRIPTS:
         name = f"NotoSans{script.partition(' ')[0]}"
         files |= {f"{name}-Regular", f"{name}-Bold", f"{name}-VF"}
-    known = {font.fname for font in fontManager.ttflist}
+    known_paths = {font.fname for font in fontManager.ttflist}
     for path in findSystemFonts():
-        if path not in known and Path(path).name.partition(".")[0] in files:
+        stem = Path(path).name.partition(".")[0]
+        if path not in known_paths and stem in files:
             fontManager.addfont(path)
     names = set(fontManager.get_font_names())
     return [name for name in FONTS if name in names]
@@ -67,9 +68,10 @@ def one_warning_for_letters() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        of_letter = _OF_MATPLOTLIB.match(str(warning.message))
-        if of_letter:
-            letters[chr(int(of_letter[1]))] = None
+        match = _OF_MATPLOTLIB.match(str(warning.message))
+        if match:
+            letter = chr(int(match[1]))
+            letters[letter] = None
         else:
             _give_again(warning)
     if letters:
@@ -93,9 +95,9 @@ def _give_again(warning: warnings.WarningMessage) -> None:
 
 def _describe_missing(letters: Collection[str]) -> str:
     """Return the warning of letters that are drawn as boxes, with the packages that have them."""
-    shown = " ".join(list(letters)[:_SHOWN])
+    examples = " ".join(list(letters)[:_SHOWN])
     if len(letters) > _SHOWN:
-        shown += " …"
+        examples += " …"
     is_cjk = [_CJK.match(unicodedata.name(letter, "")) is not None for letter in letters]
     packages = []
     if any(is_cjk):
@@ -103,6 +105,6 @@ def _describe_missing(letters: Collection[str]) -> str:
     if not all(is_cjk):
         packages.append("fonts-noto-core of Debian")
     return (
-        f"No installed font has {pluralize(len(letters), 'letter')} of the figures ({shown}), and boxes stand for "
+        f"No installed font has {pluralize(len(letters), 'letter')} of the figures ({examples}), and boxes stand for "
         f"them. Install {', and '.join(packages)}."
     )

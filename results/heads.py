@@ -43,8 +43,8 @@ class HeadNames:
 
     def place(self, head: str) -> tuple[int, int]:
         """Return the indices in `layers` and `heads` of the attention head with a given name."""
-        layer, number = (int(part) - 1 for part in head.split("-"))
-        return self.layers.index(layer), self.heads.index(number)
+        layer, number = head.split("-")
+        return self.layers.index(int(layer) - 1), self.heads.index(int(number) - 1)
 
     def __len__(self) -> int:
         return len(self.layers) * len(self.heads)
@@ -105,7 +105,11 @@ def head_map(
         unit: Unit of the values.
         title_says: What the title has already of its sources.
     """
-    layers, heads = (names.layers, names.heads) if names else map(range, values.shape)
+    layers: Sequence[int] = range(values.shape[0])
+    heads: Sequence[int] = range(values.shape[1])
+    if names is not None:
+        layers = names.layers
+        heads = names.heads
     return HeatMap(
         title=title,
         values=values,

@@ -50,7 +50,7 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
     r"""Format a table as a `table` of LaTeX, to be included with `\input`.
 
     It has a caption and the label `tab:<experiment>-<name>`. Columns without values are left out, and columns that
-    do not fit on a page, see `_fitted`; a comment names them. Rows without values and rows after the first
+    do not fit on a page, see `_columns_of_page`; a comment names them. Rows without values and rows after the first
     `LATEX_ROWS` are left out; the caption counts them. In headings and names of scores, dots and underscores become
     blanks.
 
@@ -71,7 +71,7 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
     cells = {column: texts for column, texts in format_cells(table, missing="").items() if any(texts)}
     if table.main and "score" not in table.main:
         cells.pop("score", None)  # names in results.json
-    columns, width = _fitted(table, cells)
+    columns, width = _columns_of_page(table, cells)
     more = ", ".join(column for column in cells if column not in columns)
     environment = "table*" if width > LATEX_COLUMN else "table"  # with the star over both columns
     sides = []
@@ -112,7 +112,7 @@ def _rows_with_values(table: Table) -> list[int]:
     return np.flatnonzero(has_value).tolist()
 
 
-def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
+def _columns_of_page(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
     """Return the columns that fit on a page, and their width in letters.
 
     Columns that answer (`answering_columns`) come first and are never left out.
@@ -128,23 +128,26 @@ def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str]
 def _latex_cells(column: str, cells: Iterable[str], side: str) -> list[str]:
     """Return the LaTeX of the cells of a column; on the right side are numbers, their intervals in small print."""
     if side == "r":
-        numbers = map(_numeric, cells)
-        return [re.sub(r"\[.*\]", r"{\\scriptsize \g<0>}", number) or MISSING for number in numbers]
-    format_text = _words if column in NAMED else escape
-    return [format_text(cell) or MISSING for cell in cells]
+        format_cell = _number
+    elif column in NAMED:
+        format_cell = _words
+    else:
+        format_cell = escape
+    return [format_cell(cell) or MISSING for cell in cells]
 
 
 def _caption(table: Table, columns: Collection[str], title: str, left_out: Mapping[str, int]) -> str:
     """Return the text of a caption: the title, what stands in the columns, and the numbers of rows left out."""
     notes = _notes_on_units(table, columns)
-    if any(column in table.intervals() for column in columns):
+    has_intervals = any(column in table.intervals() for column in columns)
+    if has_intervals:
         notes.append(r"95\,\% intervals in brackets")
-    of_p_values = [column for column in columns if column in columns_of_p_values(table)]
-    if of_p_values:
+    p_columns = [column for column in columns if column in columns_of_p_values(table)]
+    if p_columns:
         notes.append("$p$ from sign flips or permutations")
-    if any(column in table.intervals() for column in columns) and lacks_interval(table):
+    if has_intervals and lacks_interval(table):
         notes.append(rf"$^\dagger$\,{WHY_NO_INTERVAL}")
-    if any("holm" in column for column in of_p_values):
+    if any("holm" in column for column in p_columns):
         notes.append("Holm: corrected for multiple tests")
     if has_star(table):
         notes.append(rf"*\,is fewer than {FEW} items")
@@ -198,11 +201,12 @@ def escape(text: str) -> str:
     return re.sub(r"([-'`])(?=\1)", r"\1{}", signs)
 
 
-def _numeric(text: str) -> str:
-    """Return the LaTeX of a number, with thousands separated."""
+def _number(text: str) -> str:
+    """Return the LaTeX of a number, with thousands separated, and its interval in small print."""
     text = text.translate(_NUMERIC)
     text = re.sub(r"(?<![\d.])\d{4,}(?![\d.])", lambda digits: f"{int(digits[0]):,}", text)
-    return re.sub(r"e\$-\$0*(\d+)", r"${}\\times 10^{-\1}$", text)
+    text = re.sub(r"e\$-\$0*(\d+)", r"${}\\times 10^{-\1}$", text)
+    return re.sub(r"\[.*\]", r"{\\scriptsize \g<0>}", text)
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -34,15 +34,17 @@ def result_html(result: "Result") -> str:
     scores, _ = main_scores(result.scores, result.headline, result.tables)
     if scores:
         values = [f"{score_cell(score)} {SIGNS.get(score.unit, '')}" for score in scores.values()]
-        html.append(_frame_html("scores", pd.DataFrame({"score": list(scores), "value": values})))
+        frame = pd.DataFrame({"score": list(scores), "value": values})
+        html.append(_frame_html("scores", frame))
     figures = [name for name, figure in result.figures.items() if not isinstance(figure, ColouredTexts)]
     for name in figures[:FIGURES]:
         png = b64encode(draw(result.figures[name])._repr_png_()).decode()
         style = "display: inline; max-height: 26rem"
         html.append(f'<img alt="{name}" style="{style}" src="data:image/png;base64,{png}">')
     facts = format_facts(result.audit)
-    audit = pd.Series({name: fact for name, fact in facts.items() if fact not in ("0", "none")})
-    html.append(f"<details><summary>Audit</summary>{audit.to_frame().to_html(header=False, border=0)}</details>")
+    known_facts = {name: fact for name, fact in facts.items() if fact not in ("0", "none")}
+    audit = pd.Series(known_facts).to_frame().to_html(header=False, border=0)
+    html.append(f"<details><summary>Audit</summary>{audit}</details>")
     calls = [f'.table("{name}")' for name in result.tables]
     calls += [f'.figure("{name}")' for name in figures]
     html.append(f"<details><summary>Tables and figures</summary>{', '.join(calls)}</details><small>{LEGEND}</small>")

@@ -67,7 +67,8 @@ class PageTable:
             is_numeric = pd.api.types.is_numeric_dtype(table.frame[column])
             sign = SIGNS.get(str(table.units.get(column)), "")
             heads.append((column, columns.index(column), is_numeric, sign))
-        rows = list(zip(zip(*cells.values(), strict=True), raw.to_numpy().tolist(), strict=True))
+        formatted_rows = zip(*cells.values(), strict=True)
+        rows = list(zip(formatted_rows, raw.to_numpy().tolist(), strict=True))
         links = {}
         if name.endswith("_runs"):
             links["folder"] = [_link_to_run(folder, run) for run in first.frame["folder"]]
@@ -97,13 +98,20 @@ def write_page(folder: Path, result: Result, record: Record, title: str) -> Path
     tables = {}
     for name, table in result.tables.items():
         tables[name] = PageTable.from_table(name, table, folder, record.tables[name])
-    is_sweep = record.is_sweep
-    scores = tables.pop(result.experiment, None) if is_sweep else None
-    if result.scores and not is_sweep:
-        scores = PageTable.from_table("scores", _score_table(result.scores), folder, RECORD)
+    scores = None
     faults = []
-    if is_sweep:
+    if record.is_sweep:
+        scores = tables.pop(result.experiment, None)
         faults = [*record.audit.get("faults", ()), *record.audit.get("warnings", ())]
+    elif result.scores:
+        scores = PageTable.from_table("scores", _score_table(result.scores), folder, RECORD)
+    main = []
+    others = []
+    for name, table in tables.items():
+        if result.tables[name].main:
+            main.append(table)
+        else:
+            others.append(table)
     body = render(
         "page.html",
         title=title,
@@ -111,8 +119,8 @@ def write_page(folder: Path, result: Result, record: Record, title: str) -> Path
         faults=faults,
         scores=scores,
         figures=[_figure(folder, name, file, record) for name, file in record.figures.items()],
-        main=[table for name, table in tables.items() if result.tables[name].main],
-        tables=[table for name, table in tables.items() if not result.tables[name].main],
+        main=main,
+        tables=others,
         audit=format_facts(record.audit),
         ran={
             "Data": format_facts(record.data),

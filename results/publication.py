@@ -99,12 +99,14 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         console: Console to print to.
     """
     main = {name: table for name, table in result.tables.items() if table.main}
-    tables = [data_table(name, table, f"{name}.csv", console.width) for name, table in main.items()]
+    tables = []
+    for name, table in main.items():
+        tables.append(data_table(name, table, f"{name}.csv", console.width))
     scores, other_scores = main_scores(result.scores, result.headline, result.tables)
     if scores:
         tables.append(scores_table(f"{result.experiment}: scores", scores))
-    for table in tables:
-        console.print(table)
+    for printed_table in tables:
+        console.print(printed_table)
         console.print()
     if audit:
         console.print(Text(audit_text(audit)))

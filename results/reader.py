@@ -137,12 +137,16 @@ def _find_records(patterns: Iterable[str | Path]) -> list[Path]:
         matched = [Path(pattern)]
         if not Path(pattern).exists():  # the name of a folder may contain brackets, special characters of a pattern
             matched = [Path(name) for name in sorted(glob(str(pattern), recursive=True))]
-        named = Path(pattern).parts.count(TWINS)
+        twins_in_pattern = Path(pattern).parts.count(TWINS)
         for path in matched:
-            found = [path] if path.name == RECORD else []
+            candidates = []
             if path.is_dir():
-                found = sorted(path.rglob(RECORD))
-            records.extend(record for record in found if record.parts.count(TWINS) == named)
+                candidates = sorted(path.rglob(RECORD))
+            elif path.name == RECORD:
+                candidates = [path]
+            for record in candidates:
+                if record.parts.count(TWINS) == twins_in_pattern:
+                    records.append(record)
     return list(dict.fromkeys(records))
 
 
@@ -195,6 +199,6 @@ def _score_rows(record: Record) -> list[dict[str, object]]:
     for setting, value in score_settings(read_config(record) or {}).items():
         parts = setting.split(".")
         if parts[0] in OPTIONS:
-            option = ".".join(part for part in parts if part not in ("init_args", "class_path"))
-            run[option] = value
+            names = [part for part in parts if part not in ("init_args", "class_path")]
+            run[".".join(names)] = value
     return [run | row for row in score_rows(record.scores)]

@@ -169,8 +169,10 @@ class Record(_Model):
 
     def has(self, place: str) -> bool:
         """Return whether there is a score of this name, or the table of a cell; see `number`."""
-        table, of_cell, _ = place.partition(":")
-        return place in self.scores or (bool(of_cell) and table in self.tables)
+        if place in self.scores:
+            return True
+        table, colon, _ = place.partition(":")
+        return bool(colon) and table in self.tables
 
     def number(self, place: str) -> Estimate:
         """Return a score, or the number in a cell of a table, with its interval.
@@ -186,9 +188,9 @@ class Record(_Model):
         """
         if place in self.scores:
             return self.scores[place]
-        table, of_cell, cell = place.partition(":")
+        table, colon, cell = place.partition(":")
         if not self.has(place):
-            names = self.tables if of_cell else self.scores
+            names = self.tables if colon else self.scores
             raise RecordError(f"{self.path} has no `{table}`{near(table, names)}")
         column, _, where = cell.removesuffix("]").partition("[")
         frame = self.table(table, as_text=True)
@@ -237,8 +239,10 @@ class Record(_Model):
         frame = self._read_items(score)
         counts = frame[list(self.ratios[score])].astype(np.float64)
         counts.columns = pd.Index(["numerator", "denominator"])
-        unit = next((name for name in UNITS_OF_ITEMS if name in frame), None)
-        counts["unit"] = np.arange(len(frame)) if unit is None else frame[unit]
+        counts["unit"] = np.arange(len(frame))
+        unit_columns = [name for name in UNITS_OF_ITEMS if name in frame]
+        if unit_columns:
+            counts["unit"] = frame[unit_columns[0]]
         names = [name for name in KEYS if name in frame]
         if by_id and "id" in frame:
             names = ["id"]
@@ -250,9 +254,9 @@ class Record(_Model):
         counts = counts.set_index([frame[name] for name in names])
         twins = int(counts.index.duplicated().sum())
         if twins:
-            have = "has" if twins == 1 else "have"
+            verb = "has" if twins == 1 else "have"
             raise RecordError(
-                f"{self.items}: {pluralize(twins, 'item')} {have} the same {' and '.join(names)} as another item, so "
+                f"{self.items}: {pluralize(twins, 'item')} {verb} the same {' and '.join(names)} as another item, so "
                 "items of two runs cannot be matched. Give the items of the test split unique ones, and test again"
             )
         return counts
@@ -383,7 +387,9 @@ def compute_ratio(counts: pd.DataFrame) -> float:
         counts: Columns with numerator and denominator, one row per item.
     """
     numerator, denominator = counts[["numerator", "denominator"]].sum()
-    return float(numerator / denominator) if denominator else NAN
+    if not denominator:
+        return NAN
+    return float(numerator / denominator)
 
 
 def find_record(run: Path) -> Record:

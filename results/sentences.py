@@ -29,12 +29,15 @@ def format_estimate(score: Estimate, unit: Unit | None = None) -> str:
     if score.low is not None and score.low == score.low:
         numbers += score.interval
     if unit is None:
-        value, *interval = (format_number(number, score.unit, missing="") for number in numbers)
-        text = f"{value}{_SIGNS.get(score.unit, '')}"
+        texts = [format_number(number, score.unit, missing="") for number in numbers]
+        sign = _SIGNS.get(score.unit, "")
     else:
-        value, *interval = (f"{number:.2f}" for number in numbers)
-        text = value
-    return f"{text} [{', '.join(interval)}]" if interval else text
+        texts = [f"{number:.2f}" for number in numbers]
+        sign = ""
+    value, *interval = texts
+    if not interval:
+        return f"{value}{sign}"
+    return f"{value}{sign} [{', '.join(interval)}]"
 
 
 def format_difference(score: Estimate, p: Estimate | None = None) -> str:
@@ -56,7 +59,8 @@ def format_p(value: float, unit: Unit = "p") -> str:
 def count_significant(rows: pd.DataFrame, noun: str, p: str) -> str:
     """Return how many of the rows that have a p-value have p < .05: `2 of 9 heads`, or `none of 9 heads`."""
     tested = rows[p].dropna()
-    return f"{int((tested < LEVEL).sum()) or 'none'} of {pluralize(len(tested), noun)}"
+    significant = int((tested < LEVEL).sum())
+    return f"{significant or 'none'} of {pluralize(len(tested), noun)}"
 
 
 @dataclass(frozen=True)
@@ -100,18 +104,19 @@ def describe_differences(
     if len(tested) == 1:
         difference, p = tested[0]
         word, _, rest = verb.partition(" ")
-        does = f"does not significantly {verb}"
+        verb_of_one = f"does not significantly {verb}"
         if p < LEVEL:
-            does = f"{word}s {rest}".strip()
-        return f"{noun} {difference.name} {does}{than}: {describe_difference(difference)}"
+            verb_of_one = f"{word}s {rest}".strip()
+        return f"{noun} {difference.name} {verb_of_one}{than}: {describe_difference(difference)}"
     significant = sum(p < LEVEL for _, p in tested)
     text = f"{significant or 'none'} of {pluralize(len(tested), noun)} {verb}{than} (p < .05 after Holm)"
     top = largest_difference([difference for difference, _ in tested])
     if top is None:
         return text
-    has_few = any(_has_few_items(difference) for difference, _ in tested)
-    of_enough = f" (n ≥ {FEW})" if has_few else ""
-    return f"{text}; the largest difference{of_enough} is that of {top.name}, {describe_difference(top)}"
+    largest = "the largest difference"
+    if any(_has_few_items(difference) for difference, _ in tested):
+        largest += f" (n ≥ {FEW})"
+    return f"{text}; {largest} is that of {top.name}, {describe_difference(top)}"
 
 
 def describe_difference(difference: Difference) -> str:
@@ -145,8 +150,9 @@ def largest_difference(differences: Sequence[Difference]) -> Difference | None:
     p = first.value.p
     if p is None or not p < LEVEL:
         return None
-    tied = abs(first.value.value) - abs(second.value.value) <= TIE
-    return None if tied else first
+    if abs(first.value.value) - abs(second.value.value) <= TIE:
+        return None
+    return first
 
 
 def clear_largest(values: Mapping[str, Estimate]) -> str | None:

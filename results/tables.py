@@ -42,25 +42,28 @@ def format_cells(table: Table, *, missing: str) -> dict[str, list[str]]:
         if column in ends:
             continue
         if column in units and pd.api.types.is_float_dtype(frame[column]):
+            cells[column] = []
             numbers = frame[[column, *intervals.get(column, ())]].to_numpy(dtype=float).tolist()
-            cells[column] = [_cell(row, unit, missing) for row, unit in zip(numbers, units[column], strict=True)]
-            for row in _shares_of_few_items(table, column):
-                cells[column][row] += "*"
+            for number_and_ends, unit in zip(numbers, units[column], strict=True):
+                cells[column].append(_cell(number_and_ends, unit, missing))
+            rows_with_star = _shares_of_few_items(table, column)
         else:
-            texts = [str(value) for value in frame[column]]
+            cells[column] = [str(value) for value in frame[column]]
             for row in np.flatnonzero(frame[column].isna()).tolist():
-                texts[row] = missing
-            if column == "n":
-                for row in rows_of_few_items(table):
-                    texts[row] += "*"
-            cells[column] = texts
+                cells[column][row] = missing
+            rows_with_star = rows_of_few_items(table) if column == "n" else []
+        for row in rows_with_star:
+            cells[column][row] += "*"
     return cells
 
 
 def format_markdown(table: pd.DataFrame) -> str:
     """Return a table as Markdown; its cells are written as they are."""
-    rows = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+    lines = []
+    for row in [table.columns, ["---"] * len(table.columns), *table.to_numpy()]:
+        cells = " | ".join(map(str, row))
+        lines.append(f"| {cells} |")
+    return "\n".join(lines)
 
 
 def answering_columns(table: Table) -> set[str]:
@@ -73,9 +76,9 @@ def answering_columns(table: Table) -> set[str]:
     columns = {*(table.main or names), "n"}
     if table.interval:
         columns.add(table.interval)
-    of_p_values = columns_of_p_values(table)
-    if of_p_values:
-        columns |= {*of_p_values, *table.intervals()}
+    p_columns = columns_of_p_values(table)
+    if p_columns:
+        columns |= {*p_columns, *table.intervals()}
     return columns
 
 
@@ -233,10 +236,10 @@ def main_scores(
     for table in tables.values():
         if table.main and "score" in table.frame:
             in_tables.update(map(str, table.frame["score"]))
-    apart = {name: score for name, score in scores.items() if name not in in_tables}
+    others = {name: score for name, score in scores.items() if name not in in_tables}
     names = headline or list(scores)[:PRINTED_ROWS]
-    main = {name: apart[name] for name in names if name in apart}
-    return main, len(apart) - len(main)
+    main = {name: others[name] for name in names if name in others}
+    return main, len(others) - len(main)
 
 
 def score_cell(score: Estimate) -> str:
@@ -287,14 +290,17 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     columns = {name: column for name, column in columns.items() if name in fitting}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
     directions = columns.get("direction", ())
-    layout = _beside(title, columns, numeric, width, level=0)
+    layout = _lay_out_columns(title, columns, numeric, width, level=0)
     if layout is None:
-        columns = _with_arrows(columns)
-        layout = _narrowed(title, columns, numeric, width)
+        columns = _add_arrows(columns)
+        layout = _lay_out_narrow(title, columns, numeric, width)
     more = []
-    for kind, number in (("row", len(table.frame) - PRINTED_ROWS), ("column", len(cells) - len(fitting))):
-        if number > 0:
-            more.append(pluralize(number, f"more {kind}"))
+    more_rows = len(table.frame) - PRINTED_ROWS
+    more_columns = len(cells) - len(fitting)
+    if more_rows > 0:
+        more.append(pluralize(more_rows, "more row"))
+    if more_columns > 0:
+        more.append(pluralize(more_columns, "more column"))
     lines = []
     if more:
         lines.append(f"{' and '.join(more)} in {file}")
@@ -320,7 +326,7 @@ def _columns_that_fit(columns: Mapping[str, Sequence[str]], main: Collection[str
     return fitting
 
 
-def _with_arrows(columns: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def _add_arrows(columns: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Write the direction of each head behind its name, as in `9-5 ←`, if the columns have both."""
     joined = dict(columns)
     has_both = "head" in columns and "direction" in columns
@@ -339,13 +345,13 @@ def _explain_arrows(directions: Iterable[str]) -> str:
     return f"Attention: {', '.join(sorted(meanings, reverse=True))}"
 
 
-def _narrowed(title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int) -> RichTable:
-    """Lay out columns at the first level of `_beside` that fits into a width, else as blocks of lines."""
+def _lay_out_narrow(title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int) -> RichTable:
+    """Lay out columns at the first level of `_lay_out_columns` that fits into a width, else as blocks of lines."""
     for level in range(1, 5):
-        table = _beside(title, columns, numeric, width, level)
+        table = _lay_out_columns(title, columns, numeric, width, level)
         if table is not None:
             return table
-    return _stacked(title, columns)
+    return _lay_out_blocks(title, columns)
 
 
 def _parts(name: str) -> list[str]:
@@ -364,10 +370,10 @@ def _width(texts: Iterable[str]) -> int:
     return max(map(cell_len, lines))
 
 
-def _beside(
+def _lay_out_columns(
     title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int, level: int
 ) -> RichTable | None:
-    """Lay out columns beside each other; None where they do not fit.
+    """Lay out columns beside each other; return None if they do not fit.
 
     From level 1 on headings break between their parts, from level 2 on words fold at blanks. From level 3 on intervals
     stand below numbers. At level 4 long names break between their parts.
@@ -376,14 +382,15 @@ def _beside(
     if level >= 1:
         headings = {name: "\n".join(_parts(name)) for name in columns}
     if level >= 3:
-        columns = _intervals_below(columns, numeric)
+        columns = _put_intervals_below(columns, numeric)
     if level == 4:
-        columns = _names_broken(columns, numeric)
+        columns = _break_names(columns, numeric)
     least = {}
     for name, cells in columns.items():
-        folds = level >= 2 and not numeric[name]
-        words = " ".join(cells).split() if folds else cells
-        least[name] = _width([headings[name], *words])
+        parts = cells
+        if level >= 2 and not numeric[name]:
+            parts = " ".join(cells).split()
+        least[name] = _width([headings[name], *parts])
     if sum(least.values()) > width - 2 * (len(columns) - 1):
         return None
     table = _table(title, {})
@@ -395,7 +402,7 @@ def _beside(
     return table
 
 
-def _intervals_below(columns: Mapping[str, list[str]], numeric: Mapping[str, bool]) -> dict[str, list[str]]:
+def _put_intervals_below(columns: Mapping[str, list[str]], numeric: Mapping[str, bool]) -> dict[str, list[str]]:
     """Put the interval of each number on a line below it."""
     lines = dict(columns)
     for name, cells in columns.items():
@@ -404,7 +411,7 @@ def _intervals_below(columns: Mapping[str, list[str]], numeric: Mapping[str, boo
     return lines
 
 
-def _names_broken(columns: Mapping[str, list[str]], numeric: Mapping[str, bool]) -> dict[str, list[str]]:
+def _break_names(columns: Mapping[str, list[str]], numeric: Mapping[str, bool]) -> dict[str, list[str]]:
     """Break long names of columns that are no numbers after underscores and dots."""
     lines = dict(columns)
     for name, cells in columns.items():
@@ -428,7 +435,7 @@ def _break_name(name: str) -> str:
     return "\n".join(lines)
 
 
-def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
+def _lay_out_blocks(title: str, columns: Mapping[str, list[str]]) -> RichTable:
     """Lay out a block of lines for each row, a line for each column."""
     table = _table(title, {"column": "left", "value": "left"})
     for row in zip(*columns.values(), strict=True):
@@ -478,8 +485,9 @@ def _table(title: str, columns: Mapping[str, Literal["left", "right"]]) -> RichT
 
 
 def _cells(*texts: str) -> Iterator[Text]:
-    """Return the texts so that rich does not drop a token such as `[unused1]` as markup."""
-    return (Text(text) for text in texts)
+    """Yield the texts so that rich does not drop a token such as `[unused1]` as markup."""
+    for text in texts:
+        yield Text(text)
 
 
 def _entry(value: object) -> str:

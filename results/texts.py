@@ -17,10 +17,13 @@ def html_page(figure: ColouredTexts) -> str:
     steps = [0.0, 0.1, 0.5, 1.0]
     if any(value < 0 for value in values):
         steps = [-1.0, -0.5, -0.1, *steps]
+    texts = []
+    for text in figure.texts:
+        texts.append({"name": text.name, "caption": text.caption, "rows": _rows(text)})
     body = render(
         "texts.html",
         title=figure.title,
-        texts=[{"name": text.name, "caption": text.caption, "rows": _rows(text)} for text in figure.texts],
+        texts=texts,
         full=FULL,
         steps=steps,
         missing=any(math.isnan(value) for value in values),

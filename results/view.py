@@ -171,6 +171,12 @@ class View:
         first = int(numbers[0])  # 0 where there is a start delimiter
         before = [0.0] * (1 - first)
         behind = [0.0] * (len(numbers) - len(before) - len(words))
+        saliency_of_positions = {}
+        for name, saliency_of_words in (saliency or {}).items():
+            saliency_of_positions[name] = [*before, *saliency_of_words, *behind]
+        piece_values = None
+        if pieces is not None:
+            piece_values = _between_pieces(pieces[place], first)
         return cls(
             title or " ".join(words),
             names,
@@ -183,8 +189,8 @@ class View:
             sink="causal" in attention.encoder and array.name == "attention",
             arcs=[(start - first, end - first, label) for start, end, label in arcs],
             clusters=[_move_spans(spans, first) for spans in clusters],
-            saliency={name: [*before, *of_words, *behind] for name, of_words in (saliency or {}).items()},
-            pieces=None if pieces is None else _between_pieces(pieces[place], first),
+            saliency=saliency_of_positions,
+            pieces=piece_values,
             notes=[*notes, *note],
         )
 
@@ -292,7 +298,8 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
 
 def _encode(values: AnyFloats, top: float) -> NDArray[np.uint8]:
     """Return the codes of values, uint8 of the same shape; `top` is the greatest value."""
-    scaled = np.sqrt(values.astype(np.float32) * np.float32(1 / top if top else 0))
+    scale = np.float32(1 / top if top else 0)
+    scaled = np.sqrt(values.astype(np.float32) * scale)
     codes: NDArray[np.uint8] = np.rint(255 * scaled).astype(np.uint8)
     return codes
 
@@ -300,11 +307,14 @@ def _encode(values: AnyFloats, top: float) -> NDArray[np.uint8]:
 def _thumbnail(head: AnyFloats, sink: bool) -> bytes:
     """Return the codes of a small picture of a head `[from, to]`, without its sink."""
     values = head.copy()
-    values[: int(sink)] = values[:, : int(sink)] = 0
+    if sink:
+        values[0] = 0
+        values[:, 0] = 0
     codes = _encode(values, float(values.max()))
     if len(head) > THUMBNAIL:
         starts = np.arange(THUMBNAIL) * len(head) // THUMBNAIL
-        codes = np.maximum.reduceat(np.maximum.reduceat(codes, starts, axis=0), starts, axis=1)
+        rows = np.maximum.reduceat(codes, starts, axis=0)
+        codes = np.maximum.reduceat(rows, starts, axis=1)
     return codes.tobytes()
 
 
@@ -322,7 +332,9 @@ def _packed(values: AnyFloats, sink: bool, threshold: float) -> tuple[dict[str, 
     dropped: list[float] = []
     packed: list[Packed] = []
     thumbnails: list[bytes] = []
-    error = left_out = total = 0.0
+    error = 0.0
+    left_out = 0.0
+    total = 0.0
     for layer, head in np.ndindex(values.shape[:2]):
         weights = values[layer, head]
         below = weights < threshold

@@ -178,7 +178,8 @@ def merge_audits(result: Result, provenance: Provenance) -> dict[str, object]:
     """
     merged = {}
     for name, value in provenance.audit.items():
-        merged[f"data.{name}" if name in result.audit else name] = value
+        key = f"data.{name}" if name in result.audit else name
+        merged[key] = value
     return {**merged, **result.audit}
 
 
