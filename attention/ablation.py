@@ -59,8 +59,8 @@ def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 
         width: Number of model outputs for each piece.
     """
     most = PIECES.get(device.type, PIECES["cuda"])
-    of_cells = CELLS // max(heads * longest, width, 1)
-    return max(min(most, of_cells), 1)
+    cells_of_piece = max(heads * longest, width, 1)
+    return max(min(most, CELLS // cells_of_piece), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,21 +112,22 @@ class ReferenceOutputs:
         longest = int(lengths.max())
         sums = torch.zeros(())
         stored: list[Tensor] = []  # `[layers, heads, pieces, dim]` of each stored text
-        chosen: list[int] = []  # the texts to store
+        texts_to_store: list[int] = []
         first = 0  # index of the first text of the batch
         for inputs in batches:
             by_layer.clear()
             with torch.inference_mode(), replacing(collect):
                 run(inputs)
             real = inputs["attention_mask"][:, None, :, None]
-            of_batch = torch.stack([(outputs * real).sum(0, dtype=torch.float64) for outputs in by_layer])
-            sums = sums.to(of_batch.device) + _pad_positions(of_batch[:, :, :longest], longest)
+            sums_of_layers = [(outputs * real).sum(0, dtype=torch.float64) for outputs in by_layer]
+            sums_of_batch = torch.stack(sums_of_layers)[:, :, :longest]
+            sums = sums.to(sums_of_batch.device) + _pad_positions(sums_of_batch, longest)
             if first == 0:
                 size = len(by_layer) * by_layer[0][0, :, 0].numel() * by_layer[0].element_size() * longest
                 count = min(keep, len(lengths), max(most // size, 1))
-                chosen = np.linspace(0, len(lengths) - 1, count, dtype=int).tolist()
+                texts_to_store = np.linspace(0, len(lengths) - 1, count, dtype=int).tolist()
             for row in range(len(real)):
-                if first + row in chosen:
+                if first + row in texts_to_store:
                     length = int(lengths[first + row])
                     stored.append(torch.stack([outputs[row, :, :length] for outputs in by_layer]))
             first += len(real)
@@ -135,9 +136,9 @@ class ReferenceOutputs:
         mean = torch.cat([sums / texts[:, None], overall], 2).to(by_layer[0].dtype)
         if not stored:
             return cls(mean, len(lengths), mean.new_empty(0), lengths[:0])
-        order = lengths[chosen].argsort(stable=True)
-        longest = int(lengths[chosen].max())
-        places = torch.tensor(chosen, device=lengths.device)[order]
+        order = lengths[texts_to_store].argsort(stable=True)
+        longest = int(lengths[texts_to_store].max())
+        places = torch.tensor(texts_to_store, device=lengths.device)[order]
         numbers = None
         if "index" in batches[0]:
             numbers = torch.cat([inputs["index"] for inputs in batches])[places]
@@ -288,8 +289,9 @@ class Ablation:
             return given[:, heads]
         texts, positions = sources
         if self.kind == "patch":
-            of_partner = given[texts[:, None], heads[None, :, None], positions.clamp(min=0)[:, None]]
-            return of_partner.where(positions[:, None, :, None] >= 0, own[:, heads])
+            outputs_of_partner = given[texts[:, None], heads[None, :, None], positions.clamp(min=0)[:, None]]
+            has_partner = positions[:, None, :, None] >= 0
+            return outputs_of_partner.where(has_partner, own[:, heads])
         assert self.reference is not None
         if self.kind == "mean":
             mean = self.reference.mean[layer, heads]
@@ -408,7 +410,7 @@ class AblatedModel:
             EncoderError: The model changes if its heads get their own outputs.
         """
         mask = inputs["attention_mask"]
-        sources = mask, mask
+        sources = (mask, mask)  # only `resample` and `patch` read their sources
         if ablation.kind in ("scale", "patch"):
             self._require_exact(ablation.kind)
         if ablation.kind == "patch":
@@ -580,8 +582,8 @@ class AblatedModel:
             rows = torch.arange(texts, device=places.device)[:, None].expand(-1, pieces)
             expected = run(inputs)
             for heads in (every_layer, middle_layer):
-                [found] = self.run(run, inputs, Ablation(kind), [heads], partners=(rows, places))
-                gap = float((found - expected).abs().max() / expected.abs().max())
+                [output] = self.run(run, inputs, Ablation(kind), [heads], partners=(rows, places))
+                gap = float((output - expected).abs().max() / expected.abs().max())
                 if not gap <= max(_UNCHANGED, torch.finfo(expected.dtype).eps):  # also if it is not a number
                     raise EncoderError(
                         f"{type(self.model).__name__} cannot be changed by `{kind}`: with the heads' own outputs in "

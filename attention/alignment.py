@@ -155,14 +155,14 @@ def split_words(
     leads = [_blank_before_text(tokenizer)] * len(sentences)
     if consecutive:
         leads[1:] = [blank] * len(leads[1:])
-    running = texts or [_join_words(words) for words in sentences]
-    written = []
-    for lead, text in zip(leads, running, strict=True):
-        written.append(lead + text.text if text.text else "")
-    encodings = tokenizer(written, **_BARE).encodings or ()
-    before, behind = (ids.tolist() for ids in delimiters(tokenizer, 1))
+    running_texts = texts or [_join_words(words) for words in sentences]
+    written_texts = []
+    for lead, text in zip(leads, running_texts, strict=True):
+        written_texts.append(lead + text.text if text.text else "")
+    encodings = tokenizer(written_texts, **_BARE).encodings or ()
+    before, behind = [ids.tolist() for ids in delimiters(tokenizer, 1)]
     aligned = []
-    for encoding, lead, words, text in zip(encodings, leads, sentences, running, strict=True):
+    for encoding, lead, words, text in zip(encodings, leads, sentences, running_texts, strict=True):
         in_text = _divide_among_words(encoding, text, len(lead), may_share=bool(texts))
         by_word = in_text.by_word
         apart = 0
@@ -176,7 +176,7 @@ def split_words(
         sizes = [len(ids) for ids in parts]
         aligned.append(
             AlignedPieces(
-                ids=np.array([*chain(*parts)], np.int32),
+                ids=np.array(list(chain.from_iterable(parts)), np.int32),
                 positions=np.repeat(np.arange(len(parts), dtype=np.int32), sizes),
                 words=len(words),
                 unknown=unknown,
@@ -266,13 +266,17 @@ def _divide_among_words(encoding: Encoding, text: RunningText, lead: int, *, may
     for word, (pieces, start, end) in enumerate(zip(by_word, text.starts, ends, strict=True)):
         if not pieces or reached > start:
             joined.append(word + 1)
-        if not pieces or first_of[word] - start not in (-1, 0) or last_of[word] - end not in (0, 1):
+        begins_at_word = first_of[word] - start in (-1, 0)
+        ends_at_word = last_of[word] - end in (0, 1)
+        if not pieces or not begins_at_word or not ends_at_word:
             covered = False
         reached = max(reached, last_of[word])
     if not may_share:
         return _PiecesInText(by_word, (), covered)  # no word can begin within a piece that covers another one
     fits = bool(by_word[0]) and reached >= ends[-1]
-    return _PiecesInText(by_word, tuple(joined) if fits else (), fits)
+    if not fits:
+        return _PiecesInText(by_word, (), fits)
+    return _PiecesInText(by_word, tuple(joined), fits)
 
 
 def _split_alone(
@@ -290,10 +294,12 @@ def _split_alone(
     Returns:
         Ids of the pieces of each word, and the number of words whose pieces differ from those in running text.
     """
-    written = [blank + word for word in words]
-    written[0] = lead + words[0]
-    by_word = tokenizer(written, **_BARE)["input_ids"]
-    if [*chain(*by_word)] == [*chain(*in_text.by_word)]:
+    written_words = [blank + word for word in words]
+    written_words[0] = lead + words[0]
+    by_word = tokenizer(written_words, **_BARE)["input_ids"]
+    pieces = list(chain.from_iterable(by_word))
+    pieces_in_text = list(chain.from_iterable(in_text.by_word))
+    if pieces == pieces_in_text:
         return by_word, 0
     return by_word, sum(map(ne, by_word, in_text.by_word))
 
@@ -352,7 +358,9 @@ def count_words(
     bounds = np.searchsorted(pieces.positions, np.arange(1, pieces.words + 2)).tolist()
     ids = pieces.ids.tolist()
     for start, end in pairwise([*starts, pieces.words]):
-        kind = _compare_spelling(tokenizer, "".join(forms[start:end]), tuple(ids[bounds[start] : bounds[end]]))
+        form = "".join(forms[start:end])
+        pieces_of_group = tuple(ids[bounds[start] : bounds[end]])
+        kind = _compare_spelling(tokenizer, form, pieces_of_group)
         if end - start > 1 and kind != "otherwise":
             kind = "with_others"
         counts[f"spelled_{kind}"] += end - start
@@ -537,12 +545,13 @@ class PiecelessWords(NamedTuple):
         Args:
             owners: Position that has the piece of each position, int64 `[batch, positions]`.
         """
-        inputs, positions = (owners != torch.arange(owners.size(1), device=owners.device)).nonzero(as_tuple=True)
+        is_pieceless = owners != torch.arange(owners.size(1), device=owners.device)
+        inputs, positions = is_pieceless.nonzero(as_tuple=True)
         return cls(inputs, positions, owners[inputs, positions])
 
     def to(self, device: torch.device) -> "PiecelessWords":
         """Return the words on another device."""
-        return PiecelessWords(*(numbers.to(device) for numbers in self))
+        return PiecelessWords(self.inputs.to(device), self.positions.to(device), self.owners.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -569,7 +578,8 @@ class Reduction:
     def of_pieces(cls, real: Tensor) -> "Reduction":
         """Return the reduction that changes nothing: every real piece, bool `[batch, pieces]`, is a word of its own."""
         columns = real.float().diag_embed()
-        return cls(columns[:, None], columns, torch.arange(real.size(1), device=real.device).expand(real.shape))
+        owners = torch.arange(real.size(1), device=real.device).expand(real.shape)
+        return cls(columns[:, None], columns, owners)
 
     @cached_property
     def pieceless(self) -> PiecelessWords:
@@ -584,8 +594,10 @@ class Reduction:
         """
         batch, heads, pieces, _ = maps.shape
         if pieces >= LONG and maps.device.type == "cpu":
-            words = torch.stack([*map(_sum_pieces, maps, self.rows, self.columns)])
-            return keep_apart(words, self.pieceless)
+            words_of_inputs = []
+            for maps_of_input, rows, columns in zip(maps, self.rows, self.columns, strict=True):
+                words_of_inputs.append(_sum_pieces(maps_of_input, rows, columns))
+            return keep_apart(torch.stack(words_of_inputs), self.pieceless)
         to_words = maps.reshape(batch, heads * pieces, pieces) @ self.columns
         return keep_apart(self.rows @ to_words.view(batch, heads, pieces, -1), self.pieceless)
 
@@ -633,7 +645,9 @@ def keep_apart(words: Tensor, pieceless: PiecelessWords, first: int = 0) -> Tens
     if not len(pieceless.inputs):
         return words
     is_here = (pieceless.positions >= first) & (pieceless.positions < first + words.size(2))
-    inputs, positions, owners = (column[is_here] for column in pieceless)
+    inputs = pieceless.inputs[is_here]
+    positions = pieceless.positions[is_here]
+    owners = pieceless.owners[is_here]
     rows = positions - first
     words[inputs, :, rows, positions] = words[inputs, :, rows, owners]
     words[inputs, :, rows, owners] = 0

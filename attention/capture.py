@@ -272,9 +272,11 @@ class _DotProducts:
         """Return the outputs of PyTorch's fused attention, which keeps no weights, `[batch, heads, from, dim]`."""
         key = self.key
         value = self.value
-        bias = self.mask
-        if self.position_bias is not None:
-            bias = self.position_bias if bias is None else self.position_bias + bias
+        bias = self.position_bias
+        if bias is None:
+            bias = self.mask
+        elif self.mask is not None:
+            bias = bias + self.mask
         if self.sink is not None:  # a key of zeros, whose score is that of the sink, with a value of zeros
             rows = self.query.shape[:3]
             scores = self.query.new_zeros(*rows, key.size(2))
@@ -360,7 +362,9 @@ def _hide_others(indices: Tensor, query: Tensor, key: Tensor, mask: Tensor | Non
     """Return a mask that also hides all positions but the chosen ones, `[batch, 1, from, to]`."""
     hidden = query.new_full((len(query), query.size(2), key.size(2)), torch.finfo(query.dtype).min)
     hidden = hidden.scatter_(-1, indices.long(), 0)[:, None]
-    return hidden if mask is None else torch.minimum(mask, hidden)
+    if mask is None:
+        return hidden
+    return torch.minimum(mask, hidden)
 
 
 @wrapt.when_imported("transformers.modeling_utils")
@@ -521,7 +525,7 @@ def remember_arguments(layers: Iterable[nn.Module]) -> None:
     def remember(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         capture = _ACTIVE.get()
         if capture is not None:
-            capture.arguments = args, kwargs
+            capture.arguments = (args, kwargs)
 
     for layer in set(layers):
         layer.register_forward_pre_hook(remember, with_kwargs=True)

@@ -181,7 +181,8 @@ class _Texts:
             pad = 0
         short, long = _lengths_of_texts(model)
         tokens = [token for token in range(1, 8) if token != pad][:6]
-        text = torch.tensor([tokens[place * (place + 1) // 2 % 6] for place in range(long)], device=model.device)
+        tokens_of_text = [tokens[place * (place + 1) // 2 % 6] for place in range(long)]
+        text = torch.tensor(tokens_of_text, device=model.device)
 
         def batch(*rows: Tensor) -> dict[str, Tensor]:
             ids = torch.stack(rows)
@@ -260,8 +261,11 @@ def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str,
                 "for a model of text and images, save its text model with save_pretrained, and give that folder."
             ) from error
         if padding == "alone":
+            changes = []
             after = [type(module).__name__ for module in model.modules()]
-            changes = [f"{old} → {new}" for old, new in zip(before, after, strict=False) if old != new]
+            for old, new in zip(before, after, strict=False):
+                if old != new:
+                    changes.append(f"{old} → {new}")
             for reading, pieces in zip(readings, texts.lengths, strict=True):
                 _refuse_other_weights(reading, pieces, name, changes)
         eager[padding] = texts.cut(readings, padding)
@@ -302,10 +306,9 @@ def _fault_of_weights(by_layer: Sequence[Tensor], pieces: int) -> str:
     """Return what the layers of a model give instead of weights between all positions; empty if they give these."""
     if not by_layer:
         return "returns no attention weights"
-    shapes = set()
-    for weights in by_layer:
-        shapes.add(str(tuple(weights.shape)) if isinstance(weights, Tensor) else type(weights).__name__)
-    if len(shapes) > 1 or tuple(getattr(by_layer[0], "shape", ()))[2:] != (pieces, pieces):
+    shapes = {_describe_shape(weights) for weights in by_layer}
+    shape_of_lowest = tuple(getattr(by_layer[0], "shape", ()))
+    if len(shapes) > 1 or shape_of_lowest[2:] != (pieces, pieces):
         return (
             f"returns attention of the shapes {', '.join(sorted(shapes))} (pooled, windowed or linear attention), but "
             f"[1, heads, {pieces}, {pieces}] is needed, with the same number of heads in every layer"
@@ -320,6 +323,13 @@ def _fault_of_weights(by_layer: Sequence[Tensor], pieces: int) -> str:
             f"{lowest:.2g}, and a row sums to {highest:.2g}"
         )
     return ""
+
+
+def _describe_shape(weights: object) -> str:
+    """Return the shape of a tensor, or the type of another object."""
+    if isinstance(weights, Tensor):
+        return str(tuple(weights.shape))
+    return type(weights).__name__
 
 
 def _are_weights(weights: Tensor) -> bool:
@@ -365,12 +375,12 @@ def find_difference(
         for weights, other_weights in zip(reading.weights, other.weights, strict=True):
             pairs.append(("attention weights", weights, other_weights))
         pairs.append(("last hidden states", reading.state, other.state))
-        for kind, a, b in pairs:
-            if a.shape != b.shape:
-                return f"the shapes of the {kind}, {tuple(a.shape)} and {tuple(b.shape)}"
-            gap = (a.to(b.dtype) - b).float().norm(order)
-            size = b.float().norm(order).clamp_min(1)
-            most = max(tolerance, torch.finfo(b.dtype).eps)
+        for kind, numbers, others_numbers in pairs:
+            if numbers.shape != others_numbers.shape:
+                return f"the shapes of the {kind}, {tuple(numbers.shape)} and {tuple(others_numbers.shape)}"
+            gap = (numbers.to(others_numbers.dtype) - others_numbers).float().norm(order)
+            size = others_numbers.float().norm(order).clamp_min(1)
+            most = max(tolerance, torch.finfo(others_numbers.dtype).eps)
             if not float(gap) <= most * float(size):  # also if it is not a number
                 return f"{kind} by {float(gap / size):.1e}"
     return ""
@@ -455,7 +465,8 @@ def number_layers(model: "PreTrainedModel", modules: Sequence[nn.Module]) -> tup
         places.append(numbers_in_path[0] if numbers_in_path else None)
     for numbers in (indices, places):
         usable = [number for number in numbers if isinstance(number, int) and number >= 0]
-        if len(usable) == len(modules) and all(lower < upper for lower, upper in pairwise(usable)):
+        is_ascending = all(lower < upper for lower, upper in pairwise(usable))
+        if len(usable) == len(modules) and is_ascending:
             return tuple(usable)
     return tuple(range(len(modules)))
 

@@ -81,12 +81,11 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count = flop_registry.get(operation._overloadpacket)
             if count is not None:
                 self.operations += count(*args, **options, out_val=result)
-        given: set[int] = set()
+        storages_of_arguments: set[int] = set()
         if operation is not _FRESH:
-            tensors = [one for one in tree_leaves((args, options)) if isinstance(one, Tensor)]
-            given.update(one.untyped_storage()._cdata for one in tensors)
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:  # no view, as of weights
+            storages_of_arguments = {_key_of_storage(tensor) for tensor in _tensors_in((args, options))}
+        for tensor in _tensors_in(result):
+            if _key_of_storage(tensor) not in storages_of_arguments:  # no view, as of weights
                 self._add(tensor)
         return result
 
@@ -98,10 +97,10 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add(self, tensor: Tensor) -> None:
         if tensor.device.type != self._device:
             return
-        storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = _key_of_storage(tensor)
         if key in self._storages:
             return
+        storage = tensor.untyped_storage()
         size = storage.nbytes()
         self._storages.add(key)
         self._alive += size
@@ -112,6 +111,17 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _remove(self, key: int, size: int) -> None:
         self._storages.discard(key)
         self._alive -= size
+
+
+def _tensors_in(values: object) -> list[Tensor]:
+    """Return the tensors in nested lists, tuples and dictionaries."""
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _key_of_storage(tensor: Tensor) -> int:
+    """Return a number that tells the storage of a tensor from all others."""
+    key: int = tensor.untyped_storage()._cdata
+    return key
 
 
 class PlannedEncoder(Encoder):
@@ -235,43 +245,50 @@ def predict_costs(encoder: PlannedEncoder, items: Items, device: str) -> Costs:
         items: Items of the corpus.
         device: Kind of device of the run, `cpu` or `cuda`, which bounds the size of a pass.
     """
-    cut: list[list[int]] = []
+    passes: list[list[int]] = []
     for shard in items.shards:
-        cut.extend(batches(items, shard, device))
-    sizes = np.array([(len(batch), max(len(items.inputs[item]) for item in batch)) for batch in cut])
+        passes.extend(batches(items, shard, device))
+    sizes_of_passes = []
+    for batch in passes:
+        longest = max(len(items.inputs[item]) for item in batch)
+        sizes_of_passes.append((len(batch), longest))
+    sizes = np.array(sizes_of_passes)
     padded = sizes.prod(1)
     cells = padded * sizes[:, 1]
     by_length = np.argsort(sizes[:, 1], kind="stable")
-    spread = by_length[np.linspace(0, len(cut) - 1, min(_SAMPLE, len(cut)), dtype=int)]
+    spread = by_length[np.linspace(0, len(passes) - 1, min(_SAMPLE, len(passes)), dtype=int)]
     peak = 0
     lengths = []
-    rates = []
-    made = []
+    operations_of_pieces = []
+    turnover_of_pieces = []
     for number in dict.fromkeys([*spread.tolist(), int(cells.argmax()), int(padded.argmax())]):
         tally = Tally()
         with tally:
-            run_pass(encoder, items, cut[number], encoder.device)
+            run_pass(encoder, items, passes[number], encoder.device)
         peak = max(peak, tally.peak)
         lengths.append(sizes[number, 1])
-        rates.append(tally.operations / padded[number])
-        made.append(tally.turnover / padded[number])
+        operations_of_pieces.append(tally.operations / padded[number])
+        turnover_of_pieces.append(tally.turnover / padded[number])
     order = np.argsort(lengths, kind="stable")
-    known = np.array(lengths)[order]
-    operations = padded * np.interp(sizes[:, 1], known, np.array(rates)[order])
-    turnover = padded * np.interp(sizes[:, 1], known, np.array(made)[order])
-    batch, longest = sizes[cells.argmax()].tolist()
+    sampled_lengths = np.array(lengths)[order]
+    operations = padded * np.interp(sizes[:, 1], sampled_lengths, np.array(operations_of_pieces)[order])
+    turnover = padded * np.interp(sizes[:, 1], sampled_lengths, np.array(turnover_of_pieces)[order])
+    items_of_largest, longest = sizes[cells.argmax()].tolist()
     disk = sum(map(items.bytes, range(len(items.shards))))
-    of_layer = 4 * encoder.heads * int(cells.max())  # single precision
+    bytes_of_layer = 4 * encoder.heads * int(cells.max())  # single precision
+    spare = 0
+    if device == "cpu":
+        spare = min(GROWTH, int(turnover.sum()))  # no more than was ever allocated
     return Costs(
-        passes=len(cut),
+        passes=len(passes),
         pieces=sum(map(len, items.inputs)),
-        largest=(batch, longest),
-        layer=of_layer,
-        attention=of_layer * len(items.layers),
+        largest=(items_of_largest, longest),
+        layer=bytes_of_layer,
+        attention=bytes_of_layer * len(items.layers),
         peak=peak,
-        result=max(_bytes_of(items, batch) for batch in cut),
+        result=max(_bytes_of(items, batch) for batch in passes),
         workers=workers_of(encoder, items, device),
-        spare=min(GROWTH, int(turnover.sum())) if device == "cpu" else 0,  # no more than was ever allocated
+        spare=spare,
         disk=disk,
         operations=float(operations.sum()),
     )

@@ -103,8 +103,8 @@ class LoadedEncoder:
         self.causal = not bool(self._find_masks(6)[0].triu(1).any())
         self.max_length = longest_input(self.model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # the mask hides padding
-        self._masks = torch.empty(0, 0, 0, dtype=torch.bool)  # the distinct ones
-        self._mask_of_layers = torch.empty(0, dtype=torch.int64)  # the index of that of each layer
+        self._masks = torch.empty(0, 0, 0, dtype=torch.bool)  # distinct masks
+        self._mask_of_layer = torch.empty(0, dtype=torch.int64)  # index of each layer's mask
         self.halved = 0
         self.changes = count_changes(self.model)
 
@@ -209,15 +209,16 @@ class LoadedEncoder:
         pieces = real.size(1)
         if pieces > self._masks.size(1):
             longest = max(pieces, min(self.max_length, pieces + _AHEAD))
-            self._masks, self._mask_of_layers = self._find_masks(longest)
-        return AttentionMasks(self._masks[:, :pieces, :pieces] & real[:, None, None, :], self._mask_of_layers)
+            self._masks, self._mask_of_layer = self._find_masks(longest)
+        masks = self._masks[:, :pieces, :pieces] & real[:, None, None, :]
+        return AttentionMasks(masks, self._mask_of_layer)
 
     def _find_masks(self, pieces: int) -> tuple[Tensor, Tensor]:
         """Return the masks of inputs of this length without padding; see `find_masks`."""
-        masks, of_calls = find_masks(self.model, pieces, self.tapped)
-        of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
-        of_layers[list(self.attending)] = of_calls
-        return masks, of_layers
+        masks, mask_of_call = find_masks(self.model, pieces, self.tapped)
+        mask_of_layer = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
+        mask_of_layer[list(self.attending)] = mask_of_call
+        return masks, mask_of_layer
 
     @property
     def title(self) -> str:

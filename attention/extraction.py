@@ -196,11 +196,13 @@ def _run_whole(encoder: LoadedEncoder, items: Items, device: torch.device, batch
         attention, hidden = forward(encoder, parts, items)
         if items.extraction.candidates is None:
             attention = attention.to(device)  # all items in one copy; of candidates less than that is kept
-        by_quantity = [[maps.to(device) for maps in items.select(batch, attention)]]
-        if items.hidden.layers:
-            states = [of_item[:, : part.words] for of_item, part in zip(hidden.to(device), parts, strict=True)]
-            by_quantity.append(states)
-        return list(zip(*by_quantity, strict=True))
+        maps = [maps_of_item.to(device) for maps_of_item in items.select(batch, attention)]
+        if not items.hidden.layers:
+            return [(maps_of_item,) for maps_of_item in maps]
+        states = []
+        for states_of_item, part in zip(hidden.to(device), parts, strict=True):
+            states.append(states_of_item[:, : part.words])
+        return list(zip(maps, states, strict=True))
 
 
 def use_device(device: torch.device) -> AbstractContextManager[object]:
@@ -256,8 +258,8 @@ def batches(items: Items, order: Iterable[int], device: str) -> Iterator[list[in
         length = len(items.inputs[item])
         longest = max(longest, length)
         size = (len(batch) + 1) * longest
-        is_full = size > most_pieces or size * longest > most_cells or _bytes_of_pass(items, size, longest) > room
-        if batch and is_full:
+        has_too_many_pieces = size > most_pieces or size * longest > most_cells
+        if batch and (has_too_many_pieces or _bytes_of_pass(items, size, longest) > room):
             yield batch
             batch = []
             longest = length
@@ -276,8 +278,10 @@ def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Ten
     Returns:
         `input_ids` and `attention_mask`, int64 `[batch, pieces]`, on the encoder's device.
     """
-    ids = pad_sequence([torch.from_numpy(part.ids).long() for part in parts], True, encoder.pad_id)
-    mask = torch.arange(ids.size(1)) < torch.tensor(list(map(len, parts)))[:, None]
+    ids_of_parts = [torch.from_numpy(part.ids).long() for part in parts]
+    ids = pad_sequence(ids_of_parts, batch_first=True, padding_value=encoder.pad_id)
+    lengths = torch.tensor([len(part) for part in parts])
+    mask = torch.arange(ids.size(1)) < lengths[:, None]
     return {"input_ids": ids.to(encoder.device), "attention_mask": mask.long().to(encoder.device)}
 
 
@@ -355,7 +359,8 @@ def read_layers(
     inputs = pad(parts, encoder)
     layer_parts = encoder.parts if measured.needs_parts else {}
     quantity = measured(layer_parts, inputs["attention_mask"].bool(), factors)
-    has_all_heads = len(items.heads) == (encoder.heads if measured.has_heads else 1)
+    heads_of_layer = encoder.heads if measured.has_heads else 1
+    has_all_heads = len(items.heads) == heads_of_layer
     worst = torch.zeros((), device=encoder.device)
 
     def receive(layer: int, maps: Tensor) -> None:
@@ -363,8 +368,10 @@ def read_layers(
         if not has_all_heads:
             maps = maps[:, list(items.heads)]
         words = quantity.words(maps)
-        off = words.sum(3) - sums if quantity.sums_to_one else words - words  # not 0 if it is not finite
-        worst = torch.maximum(worst, largest_fault(off, encoder, options))
+        fault = words - words  # not 0 if it is not finite
+        if quantity.sums_to_one:
+            fault = words.sum(3) - sums
+        worst = torch.maximum(worst, largest_fault(fault, encoder, options))
         keep(items.layers.index(layer), pack_weights(words, options.dtype))
 
     def receive_state(number: int, state: Tensor) -> None:
@@ -451,11 +458,11 @@ def in_order(
             for job in jobs:
                 pending.append((job, pool.submit(compute, job)))
                 if len(pending) > workers:
-                    done, future = pending.popleft()
-                    yield done, future.result()
+                    oldest_job, future = pending.popleft()
+                    yield oldest_job, future.result()
             while pending:  # taken off one by one: a future keeps the tensors of its batch
-                done, future = pending.popleft()
-                yield done, future.result()
+                oldest_job, future = pending.popleft()
+                yield oldest_job, future.result()
     finally:
         torch.set_num_threads(threads)  # later threads inherit the number that any thread has set last
 
@@ -598,8 +605,11 @@ def _write_unheld(
     locks: dict[int, FileLock] = {}  # the passes of a shard begin before the shard before it is written
 
     def claim_shards() -> Iterator[int]:
-        paths = [folder / f"{shard:05d}.safetensors" for shard in missing]
-        for path, lock in claim_missing({path: partial(_is_made, path, digests) for path in paths}):
+        checks = {}
+        for shard in missing:
+            path = folder / f"{shard:05d}.safetensors"
+            checks[path] = partial(_is_made, path, digests)
+        for path, lock in claim_missing(checks):
             shard = int(path.stem)
             locks[shard] = lock
             yield shard

@@ -49,5 +49,5 @@ def parse_heads(names: Iterable[str | int], layers: int, heads: int, option: str
         if head:
             parsed.add((layer - 1, head - 1))
         else:
-            parsed.update((layer - 1, every) for every in range(heads))
+            parsed.update(product([layer - 1], range(heads)))
     return frozenset(parsed)

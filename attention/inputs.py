@@ -71,8 +71,7 @@ class TextTokenizer:
         vocabulary = self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
         self.pieces = tuple(piece or "" for piece in vocabulary)
         self.max_length = longest_input(architecture(source), self._tokenizer)
-        fillers = (self._tokenizer.pad_token_id, self._tokenizer.eos_token_id, 0)
-        self.pad = next(int(filler) for filler in fillers if filler is not None)
+        self.pad = self._find_pad()
         self.unknown: int | None = self._tokenizer.unk_token_id
         self.mask: int | None = self._tokenizer.mask_token_id
         before, behind = delimiters(self._tokenizer, 1)
@@ -80,6 +79,13 @@ class TextTokenizer:
         self.start = int(before[0]) if len(before) else None
         self.end = int(behind[-1]) if len(behind) else None
         self.separator = int(between[0]) if len(between) else None
+
+    def _find_pad(self) -> int:
+        """Return the id of the padding token, else of the end-of-text token, else 0."""
+        for token in (self._tokenizer.pad_token_id, self._tokenizer.eos_token_id):
+            if token is not None:
+                return int(token)
+        return 0
 
     @cached_property
     def rules(self) -> str:
@@ -112,14 +118,14 @@ class TextTokenizer:
         return split
 
     def _encode_all(self, texts: Sequence[str], pairs: Sequence[str | None]) -> Iterator[TextPieces]:
-        """Yield the pieces of texts, some at a time, those alone and those in pairs apart from each other."""
+        """Yield the pieces of texts, some at a time; a call of the tokenizer has only single texts, or only pairs."""
         for is_paired, group in groupby(zip(texts, pairs, strict=True), key=_is_paired):
             while chunk := list(islice(group, _CHUNK)):
-                alone = [text for text, _ in chunk]
+                firsts = [text for text, _ in chunk]
+                seconds = None
                 if is_paired:
-                    yield from self._encode(alone, [str(pair) for _, pair in chunk])
-                else:
-                    yield from self._encode(alone, None)
+                    seconds = [str(pair) for _, pair in chunk]
+                yield from self._encode(firsts, seconds)
 
     def _encode_blank(self, text: str, is_paired: bool) -> TextPieces:
         """Return the unknown token in place of a text without pieces; raise EncoderError if there is none."""
@@ -128,7 +134,8 @@ class TextTokenizer:
                 f"{self.name}: the tokenizer gives no piece for the text {text!r}, and it has no unknown "
                 "token. Remove the text from the corpus."
             )
-        [unknown] = self._encode([self._tokenizer.unk_token], [""] if is_paired else None)
+        pairs = [""] if is_paired else None
+        [unknown] = self._encode([self._tokenizer.unk_token], pairs)
         return replace(unknown, blank=True)
 
     def _encode(self, texts: list[str], pairs: list[str] | None) -> Iterator[TextPieces]:
@@ -258,14 +265,15 @@ class Segmenter:
                 "text. Give each text alone (without `packing: pairs`, and without `pair` in `columns`), or an encoder "
                 "with such a delimiter, for instance a BERT."
             )
-        return sum(map(len, self._single if passages == 1 else self._double))
+        parts = self._single if passages == 1 else self._double
+        return sum(map(len, parts))
 
     @cached_property
     def _marks(self) -> Ids:
         """Ids of the punctuation marks, with or without a blank before them."""
         marks = []
         for piece, number in self._tokenizer.get_vocab().items():
-            if not {*_PUNCTUATION} & {*piece}:
+            if not any(mark in piece for mark in _PUNCTUATION):
                 continue  # decoding takes longer
             if str(self._tokenizer.decode([number])).strip() in _PUNCTUATION:
                 marks.append(number)

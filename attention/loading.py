@@ -98,7 +98,8 @@ def usable_device(name: torch.device | str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter from a PyTorch without CUDA
         usable = ["cpu"]
-        usable.extend(f"cuda:{number}" for number in range(torch.cuda.device_count()))
+        for number in range(torch.cuda.device_count()):
+            usable.append(f"cuda:{number}")
         raise UserError(f"PyTorch cannot use the device {name} on this machine. Give {' or '.join(usable)}.") from error
     return device
 
@@ -171,12 +172,17 @@ def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: "PreTrainedModel",
     table = model.get_input_embeddings()
     if not isinstance(table, nn.Embedding):
         return
-    beyond = sorted((place, piece) for piece, place in tokenizer.get_vocab().items() if place >= table.num_embeddings)
-    if beyond:
+    surplus = []
+    for piece, place in tokenizer.get_vocab().items():
+        if place >= table.num_embeddings:
+            surplus.append((place, piece))
+    if surplus:
+        _, first_piece = min(surplus)
+        last_place, _ = max(surplus)
         raise EncoderError(
             f"{source.spec.name}: the model has {table.num_embeddings} embeddings, but none for "
-            f"{pluralize(len(beyond), 'piece')} of its tokenizer, such as {beyond[0][1]!r}. Save the model with the "
-            f"tokenizer it was trained with, or call resize_token_embeddings({beyond[-1][0] + 1}) on the model and "
+            f"{pluralize(len(surplus), 'piece')} of its tokenizer, such as {first_piece!r}. Save the model with the "
+            f"tokenizer it was trained with, or call resize_token_embeddings({last_place + 1}) on the model and "
             "train the new embeddings."
         )
 
@@ -212,7 +218,9 @@ def architecture(source: EncoderSource) -> "PreTrainedModel":
     config = load_config(source)
     with _explain_errors(source, ": transformers cannot build an encoder from its config.json"), torch.device("meta"):
         model = _build(AutoModel, source, config, attn_implementation="eager", dtype=source.spec.dtype)
-    return model.get_encoder() if config.is_encoder_decoder else model
+    if config.is_encoder_decoder:
+        return model.get_encoder()
+    return model
 
 
 def load_encoder(source: EncoderSource) -> "PreTrainedModel":
@@ -252,7 +260,8 @@ def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> "PreTrai
     unused: tuple[str, ...] = ("pooler.",)
     if config.is_encoder_decoder and not needs_decoder:
         unused = ("pooler.", "decoder.")
-    _refuse_missing(model, source, [name for name in report["missing_keys"] if not name.startswith(unused)])
+    missing = [name for name in report["missing_keys"] if not name.startswith(unused)]
+    _refuse_missing(model, source, missing)
     if source.spec.weights == "pretrained":
         return model
     return _randomise(model, source)
@@ -321,8 +330,9 @@ def load_classifier(source: EncoderSource, classes: int) -> "tuple[PreTrainedMod
             f"one attention in each layer can be read. Choose an encoder or a decoder."
         )
     body = f"{model.base_model_prefix}."
-    missing = [name for name in report["missing_keys"] if name.startswith(body)]
-    _refuse_missing(model, source, [name for name in missing if not name.startswith(f"{body}pooler.")])
+    pooler = f"{body}pooler."
+    missing = [name for name in report["missing_keys"] if name.startswith(body) and not name.startswith(pooler)]
+    _refuse_missing(model, source, missing)
     for name, shape, shape_of_model in sorted(report["mismatched_keys"]):
         raise EncoderError(
             f"{source.spec.name}: the data have {classes} classes, but the model's classification head is for another "

@@ -57,7 +57,7 @@ def find_masks(model: "PreTrainedModel", pieces: int, tapped: bool = False) -> t
         Bool `[masks, from, to]`, and the index of the mask of each attention layer, int64 `[layers]`.
     """
     distinct: list[Tensor] = []
-    of_layers: list[int] = []
+    mask_of_layer: list[int] = []
     tokens = torch.arange(pieces, device=model.device)[None] % 6 + 1
     real = torch.ones_like(tokens, dtype=torch.bool)
     inputs = {"input_ids": tokens, "attention_mask": real.long()}
@@ -65,9 +65,9 @@ def find_masks(model: "PreTrainedModel", pieces: int, tapped: bool = False) -> t
     def add(mask: Tensor) -> None:
         for place, other in enumerate(distinct):
             if torch.equal(other, mask):
-                of_layers.append(place)
+                mask_of_layer.append(place)
                 return
-        of_layers.append(len(distinct))
+        mask_of_layer.append(len(distinct))
         distinct.append(mask.clone())
 
     def read_mask(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
@@ -91,4 +91,4 @@ def find_masks(model: "PreTrainedModel", pieces: int, tapped: bool = False) -> t
             functional_call(model, zeros, (), inputs)
 
     Context().run(run)  # an empty context: the caller may be in the middle of a captured pass
-    return torch.stack(distinct), torch.tensor(of_layers, device=model.device)
+    return torch.stack(distinct), torch.tensor(mask_of_layer, device=model.device)

@@ -130,7 +130,8 @@ def find_parts(model: "PreTrainedModel", name: str) -> tuple[LayerParts, ...]:
     earlier = 0  # calls before the attention of the layer below
     for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
         block = _block_around(names[start.module], modules)
-        begin = max(place for place, call in enumerate(calls[: start.before]) if call.module is block)
+        calls_of_block = [place for place, call in enumerate(calls[: start.before]) if call.module is block]
+        begin = max(calls_of_block)
         if begin < earlier:
             raise UserError(
                 f"{name}, layer {number}: one block computes several attentions, which cannot be told apart. "
@@ -387,15 +388,17 @@ class ValueZeroing(Quantity):
         mixture = call.mixture
         whole = normalize(self._run(layer, call, mixture.outputs), dim=-1)
         distances = []
-        for of_word in self.reduction.columns.to(mixture.outputs.dtype).unbind(2):
-            zeroed = (mixture.weights * of_word[:, None, None]) @ mixture.values
+        pieces_by_word = self.reduction.columns.to(mixture.outputs.dtype)
+        for pieces_of_word in pieces_by_word.unbind(2):
+            zeroed = (mixture.weights * pieces_of_word[:, None, None]) @ mixture.values
             without = self._run(layer, call, mixture.outputs - zeroed)
             # Half the squared distance of unit vectors, which is exact where the cosine is close to 1.
             distances.append((whole - normalize(without, dim=-1)).square().sum(-1) / 2)
         return torch.stack(distances, -1)[:, None]
 
     def words(self, maps: Tensor) -> Tensor:
-        return divided_by_sums(keep_apart(self.reduction.rows[:, :1] @ maps, self.reduction.pieceless))
+        words = self.reduction.rows[:, :1] @ maps
+        return divided_by_sums(keep_apart(words, self.reduction.pieceless))
 
     def _run(self, layer: int, call: LayerCall, outputs: Tensor) -> Tensor:
         """Return the layer's output for other outputs of its heads, `[batch, pieces, size]`."""
@@ -427,8 +430,10 @@ class _Product(Quantity):
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         mixing = self.mixing(layer, call)
-        self._product = mixing if self._product is None else mixing @ self._product
-        return self._product[:, None]
+        if self._product is not None:
+            mixing = mixing @ self._product
+        self._product = mixing
+        return mixing[:, None]
 
 
 class Rollout(_Product):
@@ -495,13 +500,13 @@ def summed_norms(weights: Tensor, moved: Tensor, residual: Tensor | None = None)
         moved: u `[batch, heads, to, size]`.
         residual: x `[batch, from, size]`, added where i = j; None for nothing.
     """
-    by_token = moved.transpose(1, 2)  # [batch, to, heads, size]
-    of_token = weights.permute(0, 3, 2, 1)  # [batch, to, from, heads]
-    products = by_token @ by_token.mT  # [batch, to, heads, heads]
-    squares = ((of_token @ products) * of_token).sum(-1).mT
+    moved_by_token = moved.transpose(1, 2)  # [batch, to, heads, size]
+    weights_to_token = weights.permute(0, 3, 2, 1)  # [batch, to, from, heads]
+    products = moved_by_token @ moved_by_token.mT  # [batch, to, heads, heads]
+    squares = ((weights_to_token @ products) * weights_to_token).sum(-1).mT
     if residual is not None:
         diagonal = weights.diagonal(dim1=2, dim2=3).mT  # [batch, tokens, heads]
-        cross = (diagonal * (by_token @ residual[..., None])[..., 0]).sum(-1)
+        cross = (diagonal * (moved_by_token @ residual[..., None])[..., 0]).sum(-1)
         squares = squares + torch.diag_embed(2 * cross + residual.square().sum(-1))
     return squares.clamp_min(0).sqrt()
 
@@ -570,8 +575,8 @@ def contributions(weights: Tensor, moved: Tensor, residual: Tensor, sizes: Tenso
     step = max(CELLS // (batch * tokens * size), 1)
     for start in range(0, tokens, step):
         some = slice(start, start + step)
-        of_rows = weights[:, :, some].permute(0, 3, 2, 1)  # [batch, to, from, heads]
-        shares = (of_rows @ flat).transpose(1, 2)  # [batch, from, to, size]
+        weights_of_rows = weights[:, :, some].permute(0, 3, 2, 1)  # [batch, to, from, heads]
+        shares = (weights_of_rows @ flat).transpose(1, 2)  # [batch, from, to, size]
         places = torch.arange(start, start + shares.size(1), device=weights.device)
         shares[:, places - start, places] += residual[:, some]
         without = (state[:, some, None] - shares / sizes[:, some, None]).abs().sum(-1)
@@ -582,4 +587,6 @@ def contributions(weights: Tensor, moved: Tensor, residual: Tensor, sizes: Tenso
 def _centre(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Return γ ⊙ (vector − its mean), the part of a LayerNorm that is linear."""
     centred = vectors - vectors.mean(-1, keepdim=True)
-    return centred if norm.weight is None else centred * norm.weight
+    if norm.weight is None:
+        return centred
+    return centred * norm.weight

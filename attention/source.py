@@ -144,7 +144,7 @@ class EncoderSource:
 
     @property
     def vocabularies(self) -> list[Path]:
-        """Those of them that hold the tokenizer's pieces."""
+        """Files of the tokenizer that hold its pieces."""
         return _find_files(self.folder, _VOCABULARIES)
 
     @property
@@ -211,9 +211,9 @@ class EncoderSource:
 def advise_on_own_code() -> str:
     """Return what a message says about files that contain code; the end of a sentence."""
     permission = setting("data.encoder.trust_remote_code", "true")
-    of_classifier = setting("data.tokenizer.trust_remote_code", "true")
-    if of_classifier != permission:
-        permission = f"{permission} (for a classifier {of_classifier}, in `view` --trust_remote_code)"
+    permission_of_classifier = setting("data.tokenizer.trust_remote_code", "true")
+    if permission_of_classifier != permission:
+        permission = f"{permission} (for a classifier {permission_of_classifier}, in `view` --trust_remote_code)"
     return (
         "its files contain code (auto_map), which is not run. If you trust its author, allow it with "
         f"{permission}, which no config may set"
@@ -232,7 +232,8 @@ def _joint_hash(hashes: Mapping[Path, str], paths: list[Path]) -> str:
     """Return the hash of one file, or of the hashes and names of several."""
     if len(paths) == 1:
         return hashes[paths[0]]
-    return digest("\n".join(f"{hashes[path]} {path.name}" for path in paths).encode())
+    lines = [f"{hashes[path]} {path.name}" for path in paths]
+    return digest("\n".join(lines).encode())
 
 
 def resolve(spec: EncoderSpec, *, weights: bool = True) -> EncoderSource:

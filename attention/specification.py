@@ -80,10 +80,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads"):
-            chosen = getattr(self, name)
-            if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
+            numbers = getattr(self, name)
+            if numbers is None:
+                continue
+            is_ascending = list(numbers) == sorted(set(numbers))
+            if not numbers or not is_ascending or numbers[0] < 1:
                 raise UserError(
-                    f"{setting(f'data.options.{name}')} is {list(chosen)}, but must be one or more distinct numbers "
+                    f"{setting(f'data.options.{name}')} is {list(numbers)}, but must be one or more distinct numbers "
                     f"from "
                     f"1 on in ascending order, such as [1, 3]. Leave it out for all {name}."
                 )
@@ -212,8 +215,9 @@ class Extraction:
         if measured.needs_parts and not is_divided:
             parts = encoder.parts
         if measured.needs_all:
-            every = torch.ones(1, min(encoder.max_length, _WINDOWS), dtype=torch.bool, device=encoder.device)
-            if not encoder.allowed(every).masks.all():
+            pieces = min(encoder.max_length, _WINDOWS)
+            without_padding = torch.ones(1, pieces, dtype=torch.bool, device=encoder.device)
+            if not encoder.allowed(without_padding).masks.all():
                 return "its tokens do not see all others (decoder or window). Choose norms"
         if measured.needs_lower and encoder.is_hybrid:
             return "the layers between those with attention mix tokens too. Choose attention or norms"
@@ -241,12 +245,12 @@ def _count_from_zero(name: str, numbers: tuple[int, ...] | None, available: Sequ
     missing = [number for number in numbers if number - 1 not in available]
     if missing:
         from_one = [number + 1 for number in available]
-        some = f"some of {', '.join(map(str, from_one))}"
+        choice = f"some of {', '.join(map(str, from_one))}"
         if len(from_one) == from_one[-1]:
-            some = f"numbers from 1 to {from_one[-1]}"
+            choice = f"numbers from 1 to {from_one[-1]}"
         raise UserError(
             f"{setting(f'data.options.{name}')} contains {missing[-1]}, but {len(from_one)} {name} have attention. "
-            f"Give {some}."
+            f"Give {choice}."
         )
     return tuple(number - 1 for number in numbers)
 
@@ -293,11 +297,14 @@ class Items:
         """
         if not self.inputs:
             return []
-        order = np.argsort([-len(pieces) for pieces in self.inputs], kind="stable")
-        upto = np.cumsum([len(self.inputs[item]) for item in order])
-        total = int(upto[-1])
-        count = max(min(SHARDS, total // LEAST_PIECES), -(-total // MOST_PIECES))
-        ends = np.flatnonzero(np.diff((upto - 1) * count // total)) + 1
+        lengths = np.array([len(pieces) for pieces in self.inputs])
+        order = np.argsort(-lengths, kind="stable")
+        pieces_up_to = np.cumsum(lengths[order])
+        total = int(pieces_up_to[-1])
+        fewest = -(-total // MOST_PIECES)  # rounded up
+        count = max(min(SHARDS, total // LEAST_PIECES), fewest)
+        shard_of_item = (pieces_up_to - 1) * count // total
+        ends = np.flatnonzero(np.diff(shard_of_item)) + 1
         return [shard.tolist() for shard in np.split(order, ends)]
 
     def words(self, item: int) -> int:
@@ -479,15 +486,16 @@ def _reach_of(
     may attend to; with `from_pieces: first`, that its first piece may attend to.
     """
     longest = max(map(len, inputs))
-    [every], of_layers = encoder.allowed(torch.ones(1, longest, dtype=torch.bool, device=encoder.device))
+    without_padding = torch.ones(1, longest, dtype=torch.bool, device=encoder.device)
+    [distinct_masks], mask_of_every_layer = encoder.allowed(without_padding)
     # By layer: the number of distinct masks depends on the longest input of a split, their order on earlier inputs.
-    masks = every.cpu().numpy()
-    mask_of_layers = of_layers[list(layers)].cpu().numpy()
-    if masks[np.unique(mask_of_layers)].all():
+    masks = distinct_masks.cpu().numpy()
+    mask_of_layer = mask_of_every_layer[list(layers)].cpu().numpy()
+    if masks[np.unique(mask_of_layer)].all():
         return None
     rows = []
     for pieces in inputs:
-        reach = _reach(pieces, masks, from_pieces)[:, mask_of_layers]
+        reach = _reach(pieces, masks, from_pieces)[:, mask_of_layer]
         rows.append(reach.ravel())
     return pa.array(rows, pa.list_(pa.int32()))
 

@@ -122,7 +122,8 @@ class Manifest:
     @property
     def maps_name(self) -> str:
         """Name of the tensors with the maps between words: the quantity, or `antecedent` in stores of coreference."""
-        return next(name for name in self.quantities if name != "hidden")
+        [name] = [name for name in self.quantities if name != "hidden"]
+        return name
 
     @property
     def quantities(self) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def view(
         words = text.split()
     if not "".join(words).strip():
         raise UserError("The text to view is empty. Give a string, or a list of words.")
-    chosen = Options(
+    options = Options(
         layers=None if layers is None else tuple(sorted(set(layers))),
         heads=None if heads is None else tuple(sorted(set(heads))),
         precision="float32",
@@ -52,18 +52,19 @@ def view(
     if encoder is None:
         encoder = EncoderSpec()
     if not isinstance(encoder, Encoder):
-        encoder = Encoder(encoder if isinstance(encoder, EncoderSpec) else str(encoder))
-    _check_fits(words, encoder, chosen)
-    attention = encoder.attention([words], options=chosen)
+        spec = encoder if isinstance(encoder, EncoderSpec) else str(encoder)
+        encoder = Encoder(spec)
+    _check_fits(words, encoder, options)
+    attention = encoder.attention([words], options=options)
     return View.from_attention(attention, notes=[f"Encoder: {encoder.source.spec.name}."])
 
 
 def _check_fits(words: Sequence[str], encoder: Encoder, options: Options) -> None:
     """Raise UserError if the text is too long for the encoder, or if it has no such layer or head."""
     name = encoder.source.spec.name
-    for option, chosen, most in (("layers", options.layers, encoder.layers), ("heads", options.heads, encoder.heads)):
-        if chosen is not None and max(chosen) > most:
-            raise UserError(f"view: {option} contains {max(chosen)}, but {name} has {most} {option}, counted from 1.")
+    for option, numbers, most in (("layers", options.layers, encoder.layers), ("heads", options.heads, encoder.heads)):
+        if numbers is not None and max(numbers) > most:
+            raise UserError(f"view: {option} contains {max(numbers)}, but {name} has {most} {option}, counted from 1.")
     [pieces] = split_words(encoder.tokenizer, [words])
     if len(pieces) > encoder.max_length:
         raise UserError(

@@ -52,8 +52,8 @@ def head_gradients(
         # Tensors of inference mode have no gradient; their copies do.
         outputs = run({name: tensor.clone() for name, tensor in inputs.items()})
         gradients = torch.autograd.grad(total(outputs).sum(), by_layer)
-    of_heads = [outputs_of_layer.detach() for outputs_of_layer in by_layer]
-    return outputs.detach(), of_heads, list(gradients)
+    outputs_of_heads = [outputs_of_layer.detach() for outputs_of_layer in by_layer]
+    return outputs.detach(), outputs_of_heads, list(gradients)
 
 
 def estimate_effects(
@@ -71,9 +71,9 @@ def estimate_effects(
         sources: Where `patch` takes the outputs from, see `Ablation.outputs`.
     """
     by_layer = []
-    for layer, (own, gradient) in enumerate(zip(outputs, gradients, strict=True)):
-        heads = torch.arange(own.size(1), device=own.device)
-        replacement = ablation.outputs(layer, heads, own, sources)
-        change = (replacement - own).float()
+    for layer, (intact, gradient) in enumerate(zip(outputs, gradients, strict=True)):
+        heads = torch.arange(intact.size(1), device=intact.device)
+        replacement = ablation.outputs(layer, heads, intact, sources)
+        change = (replacement - intact).float()
         by_layer.append(-(gradient.float() * change).sum((2, 3)))
     return torch.stack(by_layer, 1)

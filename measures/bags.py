@@ -46,12 +46,13 @@ class Bags(MapMeasure):
         self.numbers = HeadMeans(self.encoder, BAG_UNITS, ([-1, -1, 0], [1, 1, np.inf]))
 
     def update(self, batch: SegmentBatch) -> None:
-        def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
+        def add_statistics(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
             self.numbers.add(bag_statistics(mixture, batch.mask))
             return mixture.outputs
 
-        with torch.inference_mode(), replacing(read):
-            self.encoder.model(**self.encoder.inputs(batch.tokens, batch.mask, batch.segments))
+        inputs = self.encoder.inputs(batch.tokens, batch.mask, batch.segments)
+        with torch.inference_mode(), replacing(add_statistics):
+            self.encoder.model(**inputs)
         self.numbers.close(batch.index % 2)
 
     def by_head(self) -> Mapping[str, Means]:
@@ -101,11 +102,14 @@ def bag_statistics(mixture: Mixture, real: Tensor) -> Tensor:
     # cos(v_j, bag_i) for all pairs, averaged over the values j that position i may attend to.
     pairs = normalize(bags, dim=-1) @ normalize(mixture.values, dim=-1).transpose(2, 3)
     single = pairs.masked_fill(~allowed, 0).sum(-1) / allowed.sum(-1).clamp_min(1)
-    weights = mixture.weights if mixture.sink is None else divided_by_sums(mixture.weights)
-    statistics = []
-    for of_rows in (cosine_similarity(mixture.outputs, bags, dim=-1), single, entropy(weights)):
-        statistics.append((of_rows * rows).sum(-1) / rows.sum(-1))
-    return torch.stack(statistics, -1)
+    weights = mixture.weights
+    if mixture.sink is not None:
+        weights = divided_by_sums(weights)
+    cosine = cosine_similarity(mixture.outputs, bags, dim=-1)
+    means = []
+    for statistic in (cosine, single, entropy(weights)):
+        means.append((statistic * rows).sum(-1) / rows.sum(-1))
+    return torch.stack(means, -1)
 
 
 def _figure(heads: Mapping[str, Estimate[Floats]]) -> Figure:

@@ -80,7 +80,8 @@ class HeadMeans(nn.Module):
 
     def pair(self) -> None:
         """Prepare `subtract`: the differences between the numbers of two encoders, by head, are averaged too."""
-        low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
+        low = np.asarray(self._bounds[0], np.float64)
+        high = np.asarray(self._bounds[1], np.float64)
         self.differences = Moments(self._groups, self._shape, self._unit, (low - high, high - low))
 
     def subtract(self, other: "HeadMeans") -> None:
@@ -94,7 +95,8 @@ class HeadMeans(nn.Module):
         if self._last is not None and other._last is not None:
             group, numbers = self._last
             self.differences.update(group, numbers - other._last[1])
-        self._last = other._last = None
+        self._last = None
+        other._last = None
 
     def add(self, numbers: Tensor) -> None:
         """Add the numbers of one layer of a batch; the first call after `close` is for the lowest layer.
@@ -120,8 +122,8 @@ class HeadMeans(nn.Module):
         if possible is None:
             possible = baselines
         if possible is not None:
-            of_layers = possible[:, : heads.size(1), None]
-            heads = heads.where(of_layers != 0, torch.nan)
+            possible_by_layer = possible[:, : heads.size(1), None]
+            heads = heads.where(possible_by_layer != 0, torch.nan)
         levels = {"heads": heads, "layers": heads.nanmean(2), "model": heads.nanmean((1, 2))}
         if baselines is not None and possible is not None:
             levels["baselines"] = baselines.where(possible != 0, torch.nan)
@@ -203,7 +205,10 @@ def by_name(
         Estimate of each mean, by name of the number. Its shape `[…]` is the shape of `means` without the
         first and the last axis, for instance `[layers, heads]`.
     """
-    return {name: means.at(place).over(groups, tests)[()] for place, name in enumerate(names)}
+    estimates = {}
+    for place, name in enumerate(names):
+        estimates[name] = means.at(place).over(groups, tests)[()]
+    return estimates
 
 
 def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.sentences import clear_largest, clear_smallest
 
 CHANGE_UNITS: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
-_FORMULAS = map_cosines, map_divergences
+_FORMULAS = (map_cosines, map_divergences)
 
 
 class Change(MapMeasure):
@@ -55,7 +55,8 @@ class Change(MapMeasure):
             return
         after = self._after[layer]
         self._after[layer] = weights.new_empty(0)  # not needed again
-        self.numbers.add(torch.stack([measure(after, weights, batch.mask) for measure in _FORMULAS], -1))
+        changes = [compute(after, weights, batch.mask) for compute in _FORMULAS]
+        self.numbers.add(torch.stack(changes, -1))
 
     def update(self, batch: SegmentBatch) -> None:
         self._after.clear()

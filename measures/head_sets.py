@@ -181,7 +181,8 @@ def make_ablation(
     """
     if kind not in ("mean", "resample"):
         return Ablation(kind)
-    reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
+    kept_texts = RESAMPLED if kind == "resample" else 0
+    reference = ReferenceOutputs.from_batches(run, texts(), kept_texts)
     count = len(reference.lengths)
     if reference.numbers is not None:
         count = len(set(reference.numbers.tolist()))
@@ -206,13 +207,14 @@ def random_sets(like: Heads, heads: int, number: int, random: np.random.Generato
         random: Random generator.
     """
     sizes = Counter(layer for layer, _ in sorted(like))
-    others = prod(comb(heads, size) for size in sizes.values()) - 1
+    choices_of_layers = [comb(heads, size) for size in sizes.values()]
+    other_sets = prod(choices_of_layers) - 1
     sets: list[Heads] = []
-    while len(sets) < min(number, others):
+    while len(sets) < min(number, other_sets):
         drawn: set[Head] = set()
         for layer, size in sizes.items():
-            chosen = random.choice(heads, size, replace=False).tolist()
-            drawn.update((layer, head) for head in chosen)
+            heads_of_layer = random.choice(heads, size, replace=False).tolist()
+            drawn.update((layer, head) for head in heads_of_layer)
         if drawn != like and drawn not in sets:
             sets.append(frozenset(drawn))
     return tuple(sets)

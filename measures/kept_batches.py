@@ -44,7 +44,8 @@ class KeptBatches:
         path = self._folder / f"{_digest(part, items)}{_SUFFIX}"
         content = read_kept(path)
         if content is not None:
-            return {name: column.to(items.device) for name, column in load(bytes(content)).items()}
+            on_disk = load(bytes(content))
+            return {name: column.to(items.device) for name, column in on_disk.items()}
         columns = compute()
         on_host = {name: column.cpu().contiguous() for name, column in columns.items()}
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -61,11 +61,11 @@ class PassTimes:
         """
 
         def seconds(function: Callable[[], object]) -> float:
-            begun = _clock(device)
+            start = _clock(device)
             function()
-            return _clock(device) - begun
+            return _clock(device) - start
 
-        def of_layer(layer: int) -> float:
+        def seconds_of_layer(layer: int) -> float:
             sets = [frozenset({(layer, number % heads)}) for number in range(_PASSES)]
             return max(seconds(lambda: replace(sets)) - intact, 0.0) / _PASSES
 
@@ -73,8 +73,8 @@ class PassTimes:
         replace([frozenset()])
         both_ways = seconds(estimate)
         intact = seconds(lambda: replace([frozenset()]))
-        first = of_layer(0)
-        last = of_layer(layers - 1)
+        first = seconds_of_layer(0)
+        last = seconds_of_layer(layers - 1)
         return cls(both_ways / tokens, intact / tokens, first / tokens, last / tokens, layers)
 
 

@@ -45,20 +45,22 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
     def result(self) -> Result:
         outputs = self._outputs.take()
         pairs = pd.DataFrame([self.task.pairs[item] for item in outputs.items])
-        fields = {field: outputs.only(of_field) for field, of_field in self.task.groups(outputs.items).items()}
+        groups = self.task.groups(outputs.items)
         scores = {"pairs.accuracy": _accuracy(outputs)}
-        for field, of_field in fields.items():
-            scores[f"pairs.{field}.accuracy"] = _accuracy(of_field)
-        of_paradigms = _table(outputs, pairs, ["paradigm", "field"])
-        of_fields = _table(outputs, pairs, ["field"])
+        at_once = {}
+        for field, is_in_field in groups.items():
+            outputs_of_field = outputs.only(is_in_field)
+            scores[f"pairs.{field}.accuracy"] = _accuracy(outputs_of_field)
+            at_once[field] = _accuracy_at_once(outputs_of_field, len(groups))
+        paradigms = _table(outputs, pairs, ["paradigm", "field"])
+        fields = _table(outputs, pairs, ["field"])
         # One field, or one paradigm, has the accuracy of all pairs, which is printed anyway.
-        if len(fields) > 1:
-            of_fields = replace(of_fields, main=("field", "n", "accuracy"), note=_OF_EACH)
-        elif len(of_paradigms.frame) > 1:
-            of_paradigms = replace(of_paradigms, main=("paradigm", "n", "accuracy"))
-        tables = {"paradigms": of_paradigms, "fields": of_fields}
+        if len(groups) > 1:
+            fields = replace(fields, main=("field", "n", "accuracy"), note=_OF_EACH)
+        elif len(paradigms.frame) > 1:
+            paradigms = replace(paradigms, main=("paradigm", "n", "accuracy"))
+        tables = {"paradigms": paradigms, "fields": fields}
         items, ratios = _items(outputs, pairs)
-        at_once = {field: _accuracy_at_once(of_field, len(fields)) for field, of_field in fields.items()}
         ties = int(tables["fields"].frame["ties"].sum())
         equal_sentences = int((pairs["good"] == pairs["bad"]).sum())
         audit: dict[str, object] = {"pairs": len(pairs), "ties": ties, "equal_sentences": equal_sentences}
@@ -88,11 +90,14 @@ def _table(outputs: TaskOutputs, pairs: pd.DataFrame, labels: Sequence[str]) -> 
         labels: Columns whose values make the groups.
     """
     rows = []
-    for values, of_group in pairs.groupby(list(labels)):
-        group = outputs.only(pairs.index.isin(of_group.index))
+    for values, pairs_of_group in pairs.groupby(list(labels)):
+        group = outputs.only(pairs.index.isin(pairs_of_group.index))
         good, bad = _log_probabilities(group)
-        row = dict(zip(labels, values, strict=True))
-        rows.append({**row, "n": len(group), **_accuracy(group).columns("accuracy"), "ties": int((good == bad).sum())})
+        row: dict[str, object] = dict(zip(labels, values, strict=True))
+        row["n"] = len(group)
+        row |= _accuracy(group).columns("accuracy")
+        row["ties"] = int((good == bad).sum())
+        rows.append(row)
     frame = pd.DataFrame(rows).sort_values(list(labels)[::-1], ignore_index=True)
     return Table(frame, {"accuracy": "fraction"})
 

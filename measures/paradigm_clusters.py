@@ -54,10 +54,10 @@ class ParadigmClusters:
         correlations = np.corrcoef(choosing, testing)  # of the rows of both
         tree = tree_of(_distances(correlations[:count, :count]))
         clusters = cut_tree(tree)
-        apart = _distances(correlations[count:, count:])
-        within, between, p = layer_test(apart, clusters, seed)
+        distances = _distances(correlations[count:, count:])
+        within, between, p = layer_test(distances, clusters, seed)
         _, numbers_of_fields = np.unique(fields, return_inverse=True)
-        *_, p_of_fields = layer_test(apart, numbers_of_fields.astype(np.int64), seed)
+        *_, p_of_fields = layer_test(distances, numbers_of_fields.astype(np.int64), seed)
         return cls(correlations[:count, count:], clusters, tree, within, between, p, p_of_fields)
 
     @property

@@ -101,8 +101,8 @@ class RepeatedSequences(MapMeasure):
         encoder = self.encoder
         sequences = self.tokens(encoder)
         # A token that is drawn twice has several tokens in its pattern, and can be missed by more than 1.
-        of_rows = role_patterns(sequences)[..., -self.length :, :].sum(-1)
-        most_of_roles = of_rows.amax((0, 2)).clamp(min=1).tolist()
+        tokens_in_patterns = role_patterns(sequences)[..., -self.length :, :].sum(-1)
+        most_of_roles = tokens_in_patterns.amax((0, 2)).clamp(min=1).tolist()
         lowest = [0.0] * len(REPEATED_ROLES)
         lowest += [-float(most) for most in most_of_roles]
         self.numbers = HeadMeans(encoder, dict.fromkeys(ROLE_SCORES, "fraction"), (lowest, 1))
@@ -112,8 +112,8 @@ class RepeatedSequences(MapMeasure):
         if not batches:
             return
         scores = [self._scores(sequences[batch]) for batch in batches]
-        for of_layer in torch.cat(scores, 1):
-            self.numbers.add(of_layer)
+        for scores_of_layer in torch.cat(scores, 1):
+            self.numbers.add(scores_of_layer)
         numbers = torch.cat(batches)  # of the sequences of this process
         self.numbers.close(numbers % 2, possible=uniform[numbers].repeat(1, 1, 2))
 
@@ -121,13 +121,14 @@ class RepeatedSequences(MapMeasure):
         """Return the scores of uniform attention in each layer, `[sequences, layers, roles]`."""
         copy = slice(-self.length, None)
         # One row stands for all: no input has padding.
-        masks, of_layers = self.encoder.allowed(torch.ones_like(sequences[:1], dtype=torch.bool))
+        masks, mask_of_layer = self.encoder.allowed(torch.ones_like(sequences[:1], dtype=torch.bool))
         uniform = masks.double() / masks.sum(-1, keepdim=True)
         uniform = uniform[..., copy, :]
-        of_masks = []
+        scores_of_masks = []
         for tokens in torch.split(sequences, 1):
-            of_masks.append(role_scores(uniform, role_patterns(tokens)[..., copy, :])[0])
-        return torch.stack(of_masks)[:, of_layers, : len(REPEATED_ROLES)].cpu()
+            patterns = role_patterns(tokens)[..., copy, :]
+            scores_of_masks.append(role_scores(uniform, patterns)[0])
+        return torch.stack(scores_of_masks)[:, mask_of_layer, : len(REPEATED_ROLES)].cpu()
 
     def _scores(self, tokens: Tensor) -> Tensor:
         """Return the scores of all heads on some sequences, `[layers, sequences, heads, scores]`."""
@@ -279,4 +280,5 @@ def retrieval_scores(attention: xr.DataArray, start: int, end: int) -> xr.DataAr
     same = tokens[most.to_numpy()] == attention["from"].to_numpy()
     places = most.where((most >= start) & (most < end) & same, -1).to_numpy()
     copied = (places[..., None] == np.arange(start, end)).any(2)  # [layer, head, passage]
-    return xr.DataArray(copied.mean(-1), {name: attention[name] for name in ("layer", "head")}, ("layer", "head"))
+    coordinates = {"layer": attention["layer"], "head": attention["head"]}
+    return xr.DataArray(copied.mean(-1), coordinates, ("layer", "head"))

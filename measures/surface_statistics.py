@@ -126,10 +126,11 @@ class Surface(MapMeasure):
         return surface_statistics(weights, tokens, self.smoothed, self.epsilon)
 
     def update(self, batch: SegmentBatch) -> None:
-        masks, of_layers = self.encoder.allowed(batch.mask)
+        masks, mask_of_layer = self.encoder.allowed(batch.mask)
         whole = batch.mask[:, None, None].expand(-1, 1, masks.size(-1), -1)
-        uniform = self._statistics(batch, uniform_attention(torch.cat([masks, whole], 1)).float())
-        uniform = uniform[:, [*of_layers.tolist(), masks.size(1)]]
+        masks_and_whole = torch.cat([masks, whole], 1)
+        uniform = self._statistics(batch, uniform_attention(masks_and_whole).float())
+        uniform = uniform[:, [*mask_of_layer.tolist(), masks.size(1)]]
         # Another column of the heads may be the heaviest than of uniform attention.
         possible = torch.cat([uniform[..., : -len(VARIED)], uniform[..., : len(VARIED)]], -1)
         # Heads may be sinks wherever they can attend to the first position, also where uniform attention is none.
@@ -211,9 +212,9 @@ class Surface(MapMeasure):
         means = self.numbers.means(level).at(_SINK)
         rates = means.over()
         inputs = means.counts.sum(0)
-        found = means.sums.sum(0)
-        at_bound = (inputs > 0) & ((found == 0) | (found == inputs))
-        _, exact_low, exact_high = share_interval(found[None], inputs[None])
+        sinks = means.sums.sum(0)
+        at_bound = (inputs > 0) & ((sinks == 0) | (sinks == inputs))
+        _, exact_low, exact_high = share_interval(sinks[None], inputs[None])
         student_low, student_high = rates.interval
         low: Floats = np.where(at_bound, exact_low, student_low)
         high: Floats = np.where(at_bound, exact_high, student_high)
@@ -230,11 +231,13 @@ class Surface(MapMeasure):
         kinds = [name for name in headline if name != "entropy"]
         layers = range(self.encoder.layers)
         shares = self.numbers.over("model", tests=len(kinds))
-        of_layers = self.numbers.over("layers", tests=len(kinds) * len(layers))
+        shares_of_layers = self.numbers.over("layers", tests=len(kinds) * len(layers))
+        by_kind = {}
         by_layer = {}
         for name in kinds:
-            by_layer[name] = {str(layer + 1): of_layers[name][layer] for layer in layers}
-        return surface_answer({name: shares[name] for name in kinds}, by_layer, uniform, inputs)
+            by_kind[name] = shares[name]
+            by_layer[name] = {str(layer + 1): shares_of_layers[name][layer] for layer in layers}
+        return surface_answer(by_kind, by_layer, uniform, inputs)
 
 
 def surface_answer(
@@ -294,10 +297,10 @@ def _figures(
         defined.discard("first")
     figures: dict[str, Figure] = {}
     for file, (title, names) in _BY_LAYER.items():
-        drawn = [name for name in names if name in defined]
+        defined_names = [name for name in names if name in defined]
         uniform = uniform_entropy if file == "entropy" else None
-        if drawn:  # else an encoder without delimiters
-            figures[file] = _curves(title, drawn, heads, layers, uniform)
+        if defined_names:  # else an encoder without delimiters
+            figures[file] = _curves(title, defined_names, heads, layers, uniform)
     maps = {}
     for name in _BY_HEAD:
         if name in defined:

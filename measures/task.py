@@ -262,16 +262,16 @@ class LabelTask(Task):
         if self.score == "auroc":
             return self._auroc
         if self.score == "f1":
-            of_decisions = f1_score(self.positive, self.width)
+            score_decisions = f1_score(self.positive, self.width)
         elif self.score == "mcc":
-            of_decisions = mcc_score(self.width)
+            score_decisions = mcc_score(self.width)
         else:
             raise ValueError(f"there is no score {self.score}")
 
         def statistic(values: Floats, weights: Floats) -> Floats:
             gold = values[:, 0]
             logits = values[:, 1:]
-            return of_decisions(np.column_stack([gold, logits.argmax(1)]), weights)
+            return score_decisions(np.column_stack([gold, logits.argmax(1)]), weights)
 
         return statistic
 
@@ -453,7 +453,8 @@ def _fit_regression(features: Floats, labels: Sequence[int]) -> tuple[Floats, Fl
     """
     model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
     model.fit(features, labels)
-    scaler, regression = model[0], model[1]
+    scaler = model[0]
+    regression = model[1]
     weight = regression.coef_ / scaler.scale_
     bias = regression.intercept_ - weight @ scaler.mean_
     if len(bias) == 1:  # of two labels scikit-learn has one row, for the second
@@ -517,7 +518,8 @@ class LanguageModelling(Task):
         self.vocabulary = int(self._language_model.config.vocab_size)
 
     def inputs(self, batch: SegmentBatch) -> dict[str, Tensor]:
-        tokens, targets = next_tokens(batch) if self.encoder.causal else self._masked_tokens(batch)
+        make_targets = next_tokens if self.encoder.causal else self._masked_tokens
+        tokens, targets = make_targets(batch)
         inputs = self.encoder.inputs(tokens, batch.mask, batch.segments)
         return {**inputs, "index": batch.index, "targets": targets}
 
@@ -538,7 +540,8 @@ class LanguageModelling(Task):
             is_hidden = fate < HIDDEN
             is_replaced = fate < HIDDEN + REPLACED
             inputs[row, predicted] = np.select([is_hidden, is_replaced], [mask, others], tokens[row, predicted])
-        return torch.from_numpy(inputs).to(batch.tokens.device), torch.from_numpy(targets).to(batch.tokens.device)
+        device = batch.tokens.device
+        return torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return (inputs["targets"] != IGNORED).sum(1)
@@ -584,16 +587,17 @@ def next_tokens(batch: SegmentBatch | PairBatch) -> tuple[Tensor, Tensor]:
     return batch.tokens, following
 
 
-def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
+def _label_numbers(batch: SegmentBatch, known_labels: Sequence[str]) -> Tensor:
     """Return the number of each text's label, int64 `[batch]`; raise a UserError for an unknown label."""
     labels = [str(passages[0].label) for passages in batch.passages]
-    strange = sorted(set(labels) - set(known))
-    if strange:
+    unknown = sorted(set(labels) - set(known_labels))
+    if unknown:
         raise UserError(
-            f"The classifier was trained on the labels {', '.join(known)}, but {batch.corpus} also has "
-            f"{', '.join(strange)}. Give {setting('corpus')} a corpus with only the classifier's labels."
+            f"The classifier was trained on the labels {', '.join(known_labels)}, but {batch.corpus} also has "
+            f"{', '.join(unknown)}. Give {setting('corpus')} a corpus with only the classifier's labels."
         )
-    return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
+    numbers = [known_labels.index(label) for label in labels]
+    return torch.tensor(numbers, device=batch.tokens.device)
 
 
 _accuracy = Ratio(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), np.ones(len(values))), share=True)

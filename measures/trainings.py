@@ -91,22 +91,25 @@ def run_trainings(trainings: Sequence[Training]) -> list[Best]:
         UserError: The folder of a file cannot be written.
     """
     longest_first = sorted(trainings, key=lambda training: -training.cost)
-    filed = {training.file: training for training in longest_first if training.file is not None}
-    _check_folders({file.parent for file in filed})
+    by_file = {training.file: training for training in longest_first if training.file is not None}
+    _check_folders({file.parent for file in by_file})
     origins = {}  # of the results that this process does not make
-    for file in filed:
+    for file in by_file:
         origins[file] = "found in the saved state" if file.exists() else "by another process"
 
     def make(file: Path, training: Training) -> None:
-        began = time.perf_counter()
+        start = time.perf_counter()
         best = _load_or_train(training)
         del origins[file]
-        _report(training, best, f"trained in {time.perf_counter() - began:.1f} s")
+        _report(training, best, f"trained in {time.perf_counter() - start:.1f} s")
 
     missing = [training for training in trainings if training.file is None or not training.file.exists()]
     if missing:
         inform(f"Trains {pluralize(len(missing), 'model')}, the longest first.")
-    make_together({file: partial(make, file, training) for file, training in filed.items()})
+    makers = {}
+    for file, training in by_file.items():
+        makers[file] = partial(make, file, training)
+    make_together(makers)
     results = []
     for training in trainings:
         best = _load_or_train(training)
@@ -126,9 +129,8 @@ def _check_folders(folders: Collection[Path]) -> None:
             TemporaryFile(dir=folder).close()
         except OSError as error:
             fault = f"no trained model can be kept there ({error.strerror})"
-            raise UserError.at(
-                folder, None, fault, f"Give {setting('data.cache')} a folder that can be written"
-            ) from None
+            remedy = f"Give {setting('data.cache')} a folder that can be written"
+            raise UserError.at(folder, None, fault, remedy) from None
 
 
 def _report(training: Training, best: Best, how: str) -> None:
@@ -227,6 +229,7 @@ def nested_trainer(
         options: Further options of the trainer, for example `max_epochs`.
     """
     device = device or torch.device("cpu")
+    writes_checkpoints = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
     with quiet():
         trainer = Trainer(
             accelerator=device.type,
@@ -234,7 +237,7 @@ def nested_trainer(
             plugins=[LightningEnvironment()],  # one process, even on a cluster
             callbacks=[Alone(), *callbacks],
             logger=False,
-            enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
+            enable_checkpointing=writes_checkpoints,
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,

@@ -120,7 +120,7 @@ class Result:
         Raises:
             KeyError: There is no such table.
         """
-        return _of_name(name, self.tables, "table").frame
+        return _find(name, self.tables, "table").frame
 
     def figure(self, name: str) -> "Canvas":
         """Return a drawing of a figure by matplotlib, which a notebook shows.
@@ -131,7 +131,7 @@ class Result:
         """
         from attention_probing.results.drawing import draw
 
-        return draw(_of_name(name, self.figures, "figure"))
+        return draw(_find(name, self.figures, "figure"))
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -142,7 +142,7 @@ class Result:
         return numbers(self.scores)
 
 
-def _of_name(name: str, items: Mapping[str, Item], kind: str) -> Item:
+def _find(name: str, items: Mapping[str, Item], kind: str) -> Item:
     if name not in items:
         raise KeyError(f"There is no {kind} {name!r}; give {one_of(name, items)}.")
     return items[name]
@@ -175,8 +175,8 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
             scores[new_names[key]] = score
         headline += [new_names[key] for key in result.headline if key in new_names]
         if finding is None and result.finding is not None:
-            found = result.finding.score
-            finding = replace(result.finding, score=new_names.get(found, found))
+            score_name = result.finding.score
+            finding = replace(result.finding, score=new_names.get(score_name, score_name))
         for key, table in result.tables.items():
             tables[free_name(key, name, tables)] = table
         for key, figure in result.figures.items():

@@ -146,12 +146,14 @@ def with_new_names(config: object, place: str = "") -> object:
     if not isinstance(config, Mapping) or not isinstance(data, Mapping):
         return config
     names = RENAMED.get(own_class(str(data.get("class_path"))) or "", {})
-    given = _arguments_in(data)
+    arguments = _arguments_in(data)
     for old, new in names.items():
-        if old in given and new in given:
+        if old in arguments and new in arguments:
             raise SettingsError(f"{place}data has both {old} and {new}, its new name. Remove {old}.")
     renamed = _rename(data, names)
-    return config if renamed == data else {**config, "data": renamed}
+    if renamed == data:
+        return config
+    return {**config, "data": renamed}
 
 
 def _arguments_in(settings: Mapping[str, object]) -> set[str]:
@@ -208,7 +210,8 @@ def _refuse_excess(text: str) -> None:
     """
     if len(text) > LONGEST_TEXT:
         raise yaml.constructor.ConstructorError(problem=f"it has more than {LONGEST_TEXT:,} characters")
-    values = depth = 0
+    values = 0
+    depth = 0
     for event in yaml.parse(text, _PARSER):
         fault = ""
         if isinstance(event, yaml.NodeEvent):
