@@ -265,37 +265,39 @@ class Ablation:
             return f"scale_{self.factor:g}"
         return self.kind
 
-    def outputs(self, layer: int, heads: Tensor, own: Tensor, sources: Sources, given: Tensor | None = None) -> Tensor:
+    def outputs(
+        self, layer: int, heads: Tensor, current: Tensor, sources: Sources, substitutes: Tensor | None = None
+    ) -> Tensor:
         """Return the replacement outputs of some heads of a layer.
 
         Args:
             layer: 0-based index of the layer.
             heads: 0-based indices of the heads, int64 `[heads]`.
-            own: Outputs of the layer that are replaced, `[batch, all heads, pieces, dim]`.
+            current: Outputs of the layer that are replaced, `[batch, all heads, pieces, dim]`.
             sources: Where `resample` and `patch` take their outputs from.
-            given: Outputs of the layer that replace them, for `uniform` and `patch`: those with uniform attention, and
-                those of the intact model; by default `own`.
+            substitutes: Outputs of the layer to take replacements from, likewise: for `uniform` with uniform
+                attention, for `patch` in the intact model; by default `current`.
 
         Returns:
             The outputs `[batch, heads, pieces, dim]`, or a tensor that broadcasts to this shape.
         """
         if self.kind == "zero":
-            return own.new_zeros(())
+            return current.new_zeros(())
         if self.kind == "scale":
-            return own[:, heads] * self.factor
-        if given is None:
-            given = own
+            return current[:, heads] * self.factor
+        if substitutes is None:
+            substitutes = current
         if self.kind == "uniform":
-            return given[:, heads]
+            return substitutes[:, heads]
         texts, positions = sources
         if self.kind == "patch":
-            outputs_of_partner = given[texts[:, None], heads[None, :, None], positions.clamp(min=0)[:, None]]
+            outputs_of_partner = substitutes[texts[:, None], heads[None, :, None], positions.clamp(min=0)[:, None]]
             has_partner = positions[:, None, :, None] >= 0
-            return outputs_of_partner.where(has_partner, own[:, heads])
+            return outputs_of_partner.where(has_partner, current[:, heads])
         assert self.reference is not None
         if self.kind == "mean":
             mean = self.reference.mean[layer, heads]
-            places = torch.arange(own.size(2), device=heads.device).clamp(max=mean.size(1) - 1)
+            places = torch.arange(current.size(2), device=heads.device).clamp(max=mean.size(1) - 1)
             return mean[None, :, places]
         return self.reference.outputs[texts[:, None], layer, heads[None, :, None], positions[:, None]]
 
@@ -480,19 +482,19 @@ class AblatedModel:
             else:
                 return mixture.outputs
             by_copy = outputs.view(copies, size, *outputs.shape[1:])
-            given = by_copy
+            substitutes = by_copy
             if batch.ablation.kind == "patch":
-                given = batch.outputs[layer].expand_as(by_copy)
+                substitutes = batch.outputs[layer].expand_as(by_copy)
             elif batch.ablation.kind == "uniform" and is_start:
-                given = batch.uniform[layer].expand_as(by_copy)
+                substitutes = batch.uniform[layer].expand_as(by_copy)
             elif batch.ablation.kind == "uniform":
                 mask = repeated["attention_mask"].bool()
-                given = uniform_outputs(mixture, mask).view_as(by_copy)
+                substitutes = uniform_outputs(mixture, mask).view_as(by_copy)
             for copy, heads in enumerate(heads_by_copy):
                 if not heads:
                     continue
                 places = torch.tensor(heads, device=outputs.device)
-                replacement = batch.ablation.outputs(layer, places, by_copy[copy], batch.sources, given[copy])
+                replacement = batch.ablation.outputs(layer, places, by_copy[copy], batch.sources, substitutes[copy])
                 by_copy[copy, :, places] = replacement.to(outputs.dtype)
             return outputs
 

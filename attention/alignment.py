@@ -388,7 +388,7 @@ def _compare_spelling(tokenizer: PreTrainedTokenizerFast, form: str, ids: tuple[
 
 
 def spell_normalised(tokenizer: PreTrainedTokenizerFast, form: str) -> str | None:
-    """Return what a tokenizer's normalisation makes of a form, if other letters are left; None if the letters stay.
+    """Return a form as the tokenizer normalises it, if this changes its letters; None if the letters stay.
 
     Letter case, compatibility characters, their composition, white space and format characters, such as the zero-width
     non-joiner of Persian, are not compared: only accents, points and other marks that are lost, as of `çalışıyor`,
@@ -603,7 +603,7 @@ class Reduction:
 
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> Reduction:
-    """Return what reduces attention over pieces to attention over words.
+    """Return the factors that reduce attention over pieces to attention over words.
 
     The attention to a word is the sum over its pieces; the attention from a word is set by
     `from_pieces`.

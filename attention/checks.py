@@ -303,7 +303,7 @@ def _refuse_other_weights(reading: ForwardPass, pieces: int, name: str, changes:
 
 
 def _fault_of_weights(by_layer: Sequence[Tensor], pieces: int) -> str:
-    """Return what the layers of a model give instead of weights between all positions; empty if they give these."""
+    """Return the fault of a model whose layers do not give weights between all positions; empty if they do."""
     if not by_layer:
         return "returns no attention weights"
     shapes = {_describe_shape(weights) for weights in by_layer}
@@ -360,7 +360,7 @@ def find_difference(
     tolerance: float = _TOLERANCE,
     order: float = float("inf"),
 ) -> str:
-    """Return what differs between two readings of the same texts, and by how much; empty if nothing does.
+    """Return the first difference between two readings of the same texts, with its size; empty if there is none.
 
     Args:
         ours: One reading.

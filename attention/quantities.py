@@ -228,7 +228,7 @@ class Quantity(ABC):
     Args:
         parts: Modules of each layer, by its 0-based number; empty if `needs_parts` is False.
         real: Bool `[batch, pieces]`, False in the padding.
-        reduction: What reduces maps over pieces to maps over words.
+        reduction: Reduction of maps over pieces to maps over words.
 
     Attributes:
         name: Name of the quantity.
@@ -426,7 +426,10 @@ class _Product(Quantity):
 
     @abstractmethod
     def mixing(self, layer: int, call: LayerCall) -> Tensor:
-        """Return what one layer mixes, `[batch, pieces, pieces]`, rows summing to one."""
+        """Return how much of each token (to) one layer mixes into another (from), `[batch, from, to]`.
+
+        Rows sum to one.
+        """
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         mixing = self.mixing(layer, call)

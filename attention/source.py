@@ -209,7 +209,7 @@ class EncoderSource:
 
 
 def advise_on_own_code() -> str:
-    """Return what a message says about files that contain code; the end of a sentence."""
+    """Return the advice of a message on files that contain code, as the end of a sentence."""
     permission = setting("data.encoder.trust_remote_code", "true")
     permission_of_classifier = setting("data.tokenizer.trust_remote_code", "true")
     if permission_of_classifier != permission:

@@ -430,7 +430,7 @@ class Atlas(Measure[AtlasDataModule]):
         yield from self.parts  # type: ignore[misc]
 
     def _summary(self, encoder: EncoderOf, results: Mapping[str, Result]) -> HeadSummary:
-        """Join what the analyses, and the results on treebank and documents, say of the heads of an encoder."""
+        """Join the numbers and classes of the heads of an encoder, from the analyses and the results of other parts."""
         numbers, classes = self.attention.of_heads(encoder)
         model = self.texts.encoders[encoder]
         shape = (model.layers, model.heads)

@@ -219,7 +219,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         return {"quantity": text, "rows_of_zeros": sum(gather_items([self._empty]))}
 
     def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
-        """Return what the measurements found for each head of one encoder, for `Atlas`.
+        """Return the numbers and classes of each head of one encoder, for `Atlas`.
 
         Every process must call this method, because it gathers from all processes.
 

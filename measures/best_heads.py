@@ -110,13 +110,13 @@ class ChosenHeads:
 
     def hits(self, predictor: int) -> Flags:
         """Return True for each word of the scored split whose governor a predictor finds, `[words]`."""
-        found: Flags = self.scored.predicted[:, predictor] == self.scored.arcs.head
-        return found
+        hits: Flags = self.scored.predicted[:, predictor] == self.scored.arcs.head
+        return hits
 
     def offset_hits(self, offset: int) -> Flags:
         """Return True for each word of the scored split whose governor is at a fixed offset, `[words]`."""
-        found: Flags = self.scored.by_offset.predicted[:, offset] == self.scored.arcs.head
-        return found
+        hits: Flags = self.scored.by_offset.predicted[:, offset] == self.scored.arcs.head
+        return hits
 
     def intervals(self, groups: Collection[Flags], predictors: Iterable[int]) -> tuple[Floats, Floats]:
         """Return 95 % intervals of accuracies on the scored split, over the units of its arcs.
@@ -129,8 +129,8 @@ class ChosenHeads:
         Returns:
             Lower ends and upper ends, each `[groups]`.
         """
-        found = [self.hits(predictor) for predictor in predictors]
-        return found_shares(self.scored.arcs, found, list(groups), seed=self.seed).interval
+        hits = [self.hits(predictor) for predictor in predictors]
+        return found_shares(self.scored.arcs, hits, list(groups), seed=self.seed).interval
 
     def best_heads(self, control: "ChosenHeads | None", permutations: int) -> Table:
         """Return a table of the best attention head for each relation and for all words, chosen on dev.

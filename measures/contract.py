@@ -61,7 +61,7 @@ class Measure(nn.Module, Generic[Data]):
     def kept_folder(self, data: CorpusDataModule[Any]) -> Path | None:
         """Return the folder in `kept` of what is computed from a datamodule that is set up; None keeps nothing.
 
-        Its name depends on the checksums of the data and of the encoder, so that nothing is taken of an earlier run
+        Its name depends on the checksums of the data and of the encoder, so that nothing is read from an earlier run
         of the same command with other files.
         """
         if self.kept is None:

@@ -226,7 +226,7 @@ class GrammarHeads(Measure[PairDataModule]):
         return seconds, len(self.ablations) * tokens * passes
 
     def _describe_work(self) -> str:
-        """Return what will be done and how long it will take, for the first message."""
+        """Return the first message: the work to be done, and the time that it will take."""
         pairs = pluralize(len(self.data.splits["test"]), "pair")
         heads = pluralize(len(self._heads), "head")
         kinds = " and ".join(ablation.name for ablation in self.ablations)

@@ -219,7 +219,7 @@ class GrammarReport:
 
 @dataclass(frozen=True, eq=False)
 class KindReport:
-    """What is reported about one replacement of heads.
+    """Table, figures and scores of one replacement of heads.
 
     Attributes:
         ablation: The replacement.
@@ -286,7 +286,7 @@ class KindReport:
         return min(1.0, len(smallest) * min(smallest))
 
     def counts(self, field: str | None = None) -> dict[str, float]:
-        """Count the tested paradigms, those whose head lowers the log-ratio, and those whose head does beyond others.
+        """Count the tested paradigms, those with a head that costs log-ratio, and those where random heads cost less.
 
         A count is nan if no p-value of it can be small enough.
 
@@ -457,7 +457,7 @@ def _describe_heads(kind: str, least: float, tested: float, with_head: float, be
 
 
 def _describe_further_heads(kind: str, with_head: float, beyond_random: float) -> str:
-    """Return the same for a further replacement, in fewer words, which refer to those of the first one."""
+    """Return the counts of a further replacement in fewer words, which refer to those of `_describe_heads`."""
     text = f"{kind}, in {_count(with_head)}"
     if with_head and not np.isnan(beyond_random):
         text += f", in {_count(beyond_random)} by more"

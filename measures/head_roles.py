@@ -316,7 +316,7 @@ def _means(arcs: Arcs, applies: Flags, shares: Floats) -> tuple[Floats, Floats]:
 
 
 def _mean_difference(heads: ChosenHeads, differences: Floats, sentences: Floats) -> Estimate:
-    """Return the mean of differences over sentences, each counted so often, over the units of the arcs.
+    """Return the mean of all differences, with its interval over the units of the arcs.
 
     Args:
         heads: Heads with the scored split.

@@ -185,7 +185,7 @@ class HeadTrees(Measure[DependencyDataModule]):
         columns["right_branching"] = count(arcs, test.by_neighbours)
         ratios = {"right_branching.tree_uuas": ("right_branching", "edges")}
         for way, score in SCORES.items():
-            columns[way] = count(arcs, test.found(way)[:, edges.best(way)])
+            columns[way] = count(arcs, test.hits(way)[:, edges.best(way)])
             ratios[f"{score}_uuas"] = (way, "edges")
         return pd.DataFrame(columns), ratios
 
@@ -225,13 +225,15 @@ class HeadEdges:
     @cached_property
     def by_distance(self) -> Flags:
         """True for words whose gold head is at each of the `DISTANCES`, before or after them, `[words, distances]`."""
-        return self._found_by([offset_heads(self.arcs, distance) for distance in DISTANCES])
+        predicted = [offset_heads(self.arcs, distance) for distance in DISTANCES]
+        return self._hits_of(predicted)
 
     @cached_property
-    def _by_max(self) -> Flags:
-        return self._found_by([column.astype(np.int64) for column in self.attends_to.T])
+    def _hits_by_max(self) -> Flags:
+        predicted = [positions.astype(np.int64) for positions in self.attends_to.T]
+        return self._hits_of(predicted)
 
-    def _found_by(self, predicted: Sequence[Integers]) -> Flags:
+    def _hits_of(self, predicted: Sequence[Integers]) -> Flags:
         """Return True for words whose edge a predictor finds, `[words, predictors]`.
 
         Args:
@@ -241,14 +243,14 @@ class HeadEdges:
         by_predictor: Flags = np.stack(hits, axis=1)
         return by_predictor & self.counted[:, None]
 
-    def found(self, way: str) -> Flags:
-        """Return True for words whose edge is found, `[words, heads]`; for `rooted` `[words, 2·heads]`.
+    def hits(self, way: str) -> Flags:
+        """Return True for words whose edge a head finds, `[words, heads]`; for `rooted` `[words, 2·heads]`.
 
         Args:
             way: `undirected`, `rooted` or `max`.
         """
         if way == MAX:
-            return self._by_max
+            return self._hits_by_max
         undirected, rooted = np.split(self.in_trees == 1, [self.heads], axis=1)
         if way == UNDIRECTED:
             return undirected
@@ -262,8 +264,8 @@ class HeadEdges:
             words: Bool `[words]`; None for all words.
         """
         edges = self.counted if words is None else self.counted & words
-        found: Floats = self.found(way)[edges].sum(axis=0) / max(int(edges.sum()), 1)
-        return found
+        shares: Floats = self.hits(way)[edges].sum(axis=0) / max(int(edges.sum()), 1)
+        return shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +302,7 @@ class ChosenEdges:
             dev_words: Words of dev whose edges count, bool `[words]`; None for all.
         """
         words = self.dev.counted if dev_words is None else self.dev.counted & dev_words
-        found, counted = count_found(self.dev.arcs, words, self.dev.found(way)[words])
+        found, counted = count_found(self.dev.arcs, words, self.dev.hits(way)[words])
 
         def name(rival: int) -> str:
             direction = self.direction(way, rival)
@@ -354,7 +356,7 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
         row = {"tree": way, "n": number, "head": edges.name(way, place), "direction": edges.direction(way, place)}
         row["dev"] = float(edges.dev.shares(way)[place])
         rows.append(row)
-        hits.append(test.found(way)[:, place])
+        hits.append(test.hits(way)[:, place])
         share_of_random = np.nan
         if control is not None:
             share_of_random = float(control.test.shares(way)[control.best(way)])
@@ -404,7 +406,7 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
         A relation without edges on dev is blank but for `n`: no head can be chosen.
     """
     heads = [_head_of_relation(edges, control, relation) for relation in groups.values()]
-    by_head = [head.found for head in heads]
+    by_head = [head.hits for head in heads]
     by_distance = [head.by_distance for head in heads]
     words = [head.words for head in heads]
     arcs = edges.test.arcs
@@ -432,7 +434,7 @@ class _RelationHead:
     """The head that finds most edges of a relation on dev by MAX, and what it and the best distance find on test.
 
     Attributes:
-        found: True for words whose edge the head finds, `[words]`.
+        hits: True for words whose edge the head finds, `[words]`.
         by_distance: True for words whose gold head is at the best distance, `[words]`.
         words: Words of test with an edge of the relation, `[words]`; none if no head could be chosen.
         name: Name of the head; None if no head could be chosen.
@@ -442,7 +444,7 @@ class _RelationHead:
         stability: How often the head is chosen again on resamples of dev, and its rivals.
     """
 
-    found: Flags
+    hits: Flags
     by_distance: Flags
     words: Flags
     name: str | None = None
@@ -454,26 +456,26 @@ class _RelationHead:
 
 def _head_of_relation(edges: ChosenEdges, control: ChosenEdges | None, relation: int | None) -> _RelationHead:
     """Choose the head and the distance of a relation on dev; see `best_relations`."""
-    on_dev = _words_of(edges.dev, relation)
+    words_of_dev = _words_of(edges.dev, relation)
     words = _words_of(edges.test, relation)
-    if not on_dev.any():
+    if not words_of_dev.any():
         nothing = np.zeros(len(words), np.bool_)
         return _RelationHead(nothing, nothing, nothing)
-    place = edges.best(MAX, on_dev)
-    distance = int(edges.dev.by_distance[on_dev].sum(axis=0).argmax())
+    place = edges.best(MAX, words_of_dev)
+    distance = int(edges.dev.by_distance[words_of_dev].sum(axis=0).argmax())
     random_init = np.nan
     if control is not None:
         random_head = control.best(MAX, _words_of(control.dev, relation))
         random_init = float(control.test.shares(MAX, words)[random_head])
     return _RelationHead(
-        found=edges.test.found(MAX)[:, place],
+        hits=edges.test.hits(MAX)[:, place],
         by_distance=edges.test.by_distance[:, distance],
         words=words,
         name=edges.name(MAX, place),
-        dev=float(edges.dev.shares(MAX, on_dev)[place]),
+        dev=float(edges.dev.shares(MAX, words_of_dev)[place]),
         best_distance=DISTANCES[distance],
         random_init=random_init,
-        stability=edges.describe_choice(MAX, place, on_dev),
+        stability=edges.describe_choice(MAX, place, words_of_dev),
     )
 
 

@@ -41,7 +41,7 @@ from attention_probing.results.options import Positive, checked
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 DependencyProbe = HeadSelectionProbe | StructuralProbe
-"""A probe over a dependency treebank, of which a measurement can train copies."""
+"""Probe over a dependency treebank that a measurement can train copies of."""
 
 
 def best_copy(probe: Probe, best: Best) -> Probe:

@@ -53,7 +53,7 @@ class ChosenHead:
         head: Index of the head, counted layer by layer from 0.
         heads: The set of this head alone.
         random: Random heads of the same layer, each a set.
-        again: On how many of 100 resamples of the choosing half it is chosen again, of a shortlist made anew; None if
+        again: Number of 100 resamples of the choosing half on which it is chosen again, from a new shortlist; None if
             undefined.
         rivals: Heads that are chosen instead.
     """
@@ -158,7 +158,7 @@ class PairEffects:
         return paradigm.reason
 
     def to_test(self) -> list[tuple[Ablation, Paradigm]]:
-        """Return the replacements and paradigms of which a head is tested."""
+        """Return each replacement and paradigm whose head is tested."""
         cases = product(self.estimated, self.paradigms)
         return [(ablation, paradigm) for ablation, paradigm in cases if not self.reason(ablation, paradigm)]
 
@@ -179,7 +179,7 @@ class PairEffects:
         Args:
             ablation: Replacement of the outputs.
             paradigm: The paradigm.
-            candidates: Heads of which one is chosen, `[candidates]`.
+            candidates: Heads to choose from, `[candidates]`.
             effects: Their exact effects on the pairs of the choosing half, `[pairs, candidates]`.
             random: Largest number of random heads of the same layer.
         """

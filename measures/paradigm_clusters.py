@@ -11,7 +11,7 @@ from attention_probing.measures.clusters import cut_tree, layer_test, tree_of
 from attention_probing.results import Floats
 
 FEWEST = 6
-"""Fewest paradigms of which clusters are made."""
+"""Least number of paradigms that clusters are made of."""
 
 
 @dataclass(frozen=True, eq=False)

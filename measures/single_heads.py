@@ -300,6 +300,6 @@ def trees_table(heads: ChosenHeads, dev: Integers, scored: Integers) -> tuple[Ta
     frame["test"] = np.nan
     if heads.split == "test":
         frame["test"] = edges.test.shares(UNDIRECTED)
-    hits = edges.test.found(UNDIRECTED)[:, edges.best(UNDIRECTED)]
+    hits = edges.test.hits(UNDIRECTED)[:, edges.best(UNDIRECTED)]
     uuas = found_shares(edges.test.arcs, [hits], [edges.test.counted], seed=edges.seed)
     return Table(frame, {"dev": "fraction", "test": "fraction"}), uuas[0]

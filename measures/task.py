@@ -121,7 +121,7 @@ class Task(ABC):
         raise TypeError(f"{type(self).__name__} has no pairs of texts.")
 
     def audit_of_patch(self, items: Integers) -> dict[str, object]:
-        """Return what `patch` can change of some texts, for the audit.
+        """Return the entries of the audit on what `patch` can change in some texts.
 
         Args:
             items: Indices of the texts, or of the pairs of texts.

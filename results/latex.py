@@ -163,7 +163,7 @@ def _caption(table: Table, columns: Collection[str], title: str, left_out: Mappi
 
 
 def _notes_on_units(table: Table, columns: Iterable[str]) -> list[str]:
-    """Return what a caption says about the units of the columns."""
+    """Return the notes of a caption on the units of the columns."""
     notes = []
     if any("fraction" in unit for unit in table.units.values()):
         notes.append(r"fractions are $\times$100")

@@ -1,4 +1,4 @@
-"""What a run says while it works: notes, warnings, and progress where no bar is shown: a pipe, a file, a notebook.
+"""Notes and warnings of a run, and its progress where no bar is shown: in a pipe, a file or a notebook.
 
 Only the first process of a run says something.
 """

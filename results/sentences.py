@@ -65,7 +65,7 @@ def count_significant(rows: pd.DataFrame, noun: str, p: str) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """One of several differences from the same base, of which a sentence may name the largest.
+    """Difference from a base that several differences share; a sentence may name the largest of them.
 
     Attributes:
         name: What differs, for a sentence.

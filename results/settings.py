@@ -418,7 +418,7 @@ def parse_mapping(kind: type[_Typed], content: object, where: str) -> _Typed:
 
 
 def _describe(content: object) -> str:
-    """Return what stands in the place of a mapping, for a message."""
+    """Return a description of content that is no mapping, for a message."""
     if content is None:
         return "empty"
     if isinstance(content, list):

@@ -99,8 +99,11 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
     (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
     sources = CaptionSources.from_provenance(provenance)
     tables, latex = _write_tables(folder, result, sources)
+    items_file = None
     if result.items is not None:
-        save_parquet(folder / "items.parquet", result.items)
+        items_file = "items.parquet"
+        save_parquet(folder / items_file, result.items)
+    config = "config.yaml" if (folder / "config.yaml").exists() else None
     seed = os.environ.get("PL_GLOBAL_SEED")  # set by seed_everything
     record = Record(
         schema_version=SCHEMA_VERSION,
@@ -114,7 +117,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
         figures={},
         figure_data={},
         captions={name: figure.title for name, figure in result.figures.items()},
-        items_file=None if result.items is None else "items.parquet",
+        items_file=items_file,
         ratios={name: list(columns) for name, columns in result.ratios.items()},
         shares=list(result.shares),
         audit=to_json(merge_audits(result, provenance), "result.audit"),
@@ -122,7 +125,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
         encoder=to_json(provenance.encoder, "result.encoder"),
         data=to_json(provenance.data, "result.data"),
         versions=_versions(),
-        config="config.yaml" if (folder / "config.yaml").exists() else None,
+        config=config,
         checksums={},
     )
     record.save(folder)
@@ -172,7 +175,7 @@ def save_parquet(path: Path, frame: pd.DataFrame) -> None:
 
 
 def merge_audits(result: Result, provenance: Provenance) -> dict[str, object]:
-    """Return the entries of two audits, that of the data and that of the experiment, in one mapping.
+    """Return the audits of the data and of the experiment in one mapping.
 
     If both have an entry of the same name, the entry of the data becomes `data.<name>`.
     """
