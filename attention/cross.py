@@ -54,7 +54,9 @@ class DecoderAttention:
         self.model: PreTrainedModel = load_whole(source).to(encoder.device)  # type: ignore[arg-type]
         self.model.eval().requires_grad_(False)
         self.start: int = config.decoder_start_token_id
-        inputs = self._inputs(torch.arange(1, 7, device=encoder.device), torch.arange(1, 5, device=encoder.device))
+        source_ids = torch.arange(1, 7, device=encoder.device)
+        target_ids = torch.arange(1, 5, device=encoder.device)
+        inputs = self._inputs(source_ids, target_ids)
         with torch.inference_mode():
             eager = self.model(**inputs, output_attentions=True, use_cache=False)
         self.layers = len(eager.cross_attentions)

@@ -85,14 +85,14 @@ class Stream(Store):
             `MostAttended`.
         """
         if not items:
-            sizes = len(self.items.layers), len(self.items.heads)
+            sizes = (len(self.items.layers), len(self.items.heads))
             positions_of_none = torch.zeros(0, 0, 2, *sizes, dtype=torch.int32, device=self.device)
             return positions_of_none, torch.zeros(0, *sizes, 0, device=self.device)
         by_item: dict[int, tuple[Tensor, Tensor]] = {}
         run = partial(find_most_attended, self.encoder, self.items)
         for batch in self._batches(items):
-            of_batch = within_memory(run, self.encoder, self.items, batch)
-            by_item |= dict(zip(batch, of_batch, strict=True))
+            words_of_batch = within_memory(run, self.encoder, self.items, batch)
+            by_item |= dict(zip(batch, words_of_batch, strict=True))
         self._allowance.check()
         positions = []
         peaks = []
@@ -100,7 +100,8 @@ class Stream(Store):
             positions_of_item, peaks_of_item = by_item[item]
             positions.append(positions_of_item)
             peaks.append(peaks_of_item.permute(2, 0, 1))  # words first, to be padded
-        return pad_sequence(positions, True), pad_sequence(peaks, True).permute(0, 2, 3, 1)
+        padded_peaks = pad_sequence(peaks, batch_first=True)
+        return pad_sequence(positions, batch_first=True), padded_peaks.permute(0, 2, 3, 1)
 
     def _batches(self, items: Iterable[int]) -> Iterator[list[int]]:
         """Yield the forward passes over some items, ordered as in a shard."""

@@ -150,8 +150,9 @@ class MinimalPairs(PairTask):
         logits = self._language_model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
         losses = []
         # One sentence at a time: its log-probabilities are no second tensor of the size of all logits.
-        for of_sentence, targets in zip(logits, inputs["targets"], strict=True):
-            losses.append(nn.functional.cross_entropy(at_least_float32(of_sentence), targets, reduction="sum"))
+        for logits_of_sentence, targets in zip(logits, inputs["targets"], strict=True):
+            numbers = at_least_float32(logits_of_sentence)
+            losses.append(nn.functional.cross_entropy(numbers, targets, reduction="sum"))
         return -torch.stack(losses).view(-1, 2)
 
     def partners(self, inputs: Mapping[str, Tensor]) -> Sources:
@@ -171,14 +172,14 @@ class MinimalPairs(PairTask):
         """
         batch = self._split[items.tolist()]
         _, positions = partners_of_pairs(batch.tokens, batch.lengths)
-        alone = (positions < 0) & batch.mask
+        has_no_partner = (positions < 0) & batch.mask
         lengths = batch.lengths.view(-1, 2)
         good, bad = batch.tokens.view(-1, 2, batch.tokens.size(1)).unbind(1)
         shared = (good == bad).cumprod(1).sum(1)  # tokens at the start
         behind = (lengths - 1 - shared[:, None]).clamp(min=0)
         return {
             "pairs_of_unequal_length": int((lengths[:, 0] != lengths[:, 1]).sum()),
-            "positions_without_partner": int(alone.sum()),
+            "positions_without_partner": int(has_no_partner.sum()),
             "tokens_patch_can_change": f"{int(behind.sum()):,} of {int((lengths - 1).sum()):,}",
             "pairs_patch_cannot_change": int((behind == 0).all(1).sum()),
         }

@@ -134,11 +134,14 @@ def is_whole(paths: Sequence[Path], sha256: str) -> bool:
         paths: The files.
         sha256: Expected SHA-256 of the contents of all files, joined in this order.
     """
-    there = all(path.is_file() for path in paths)
-    if there and hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest() == sha256:
+    if not all(path.is_file() for path in paths):
+        return False
+    sha = hashlib.sha256()
+    for path in paths:
+        sha.update(path.read_bytes())
+    if sha.hexdigest() == sha256:
         return True
-    if there:
-        log.warning("%s is damaged, and is made again.", " or ".join(map(str, paths)))
+    log.warning("%s is damaged, and is made again.", " or ".join(map(str, paths)))
     return False
 
 
@@ -163,7 +166,8 @@ def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
     try:
         with partial.open("wb") as file:
             for part in content:
-                file.write(part.encode() if isinstance(part, str) else part)
+                data = part.encode() if isinstance(part, str) else part
+                file.write(data)
         return commit(partial, path)
     except BaseException as error:
         partial.unlink(missing_ok=True)
