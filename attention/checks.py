@@ -375,12 +375,12 @@ def find_difference(
         for weights, other_weights in zip(reading.weights, other.weights, strict=True):
             pairs.append(("attention weights", weights, other_weights))
         pairs.append(("last hidden states", reading.state, other.state))
-        for kind, numbers, others_numbers in pairs:
-            if numbers.shape != others_numbers.shape:
-                return f"the shapes of the {kind}, {tuple(numbers.shape)} and {tuple(others_numbers.shape)}"
-            gap = (numbers.to(others_numbers.dtype) - others_numbers).float().norm(order)
-            size = others_numbers.float().norm(order).clamp_min(1)
-            most = max(tolerance, torch.finfo(others_numbers.dtype).eps)
+        for kind, numbers, other_numbers in pairs:
+            if numbers.shape != other_numbers.shape:
+                return f"the shapes of the {kind}, {tuple(numbers.shape)} and {tuple(other_numbers.shape)}"
+            gap = (numbers.to(other_numbers.dtype) - other_numbers).float().norm(order)
+            size = other_numbers.float().norm(order).clamp_min(1)
+            most = max(tolerance, torch.finfo(other_numbers.dtype).eps)
             if not float(gap) <= most * float(size):  # also if it is not a number
                 return f"{kind} by {float(gap / size):.1e}"
     return ""

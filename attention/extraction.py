@@ -363,15 +363,17 @@ def read_layers(
     has_all_heads = len(items.heads) == heads_of_layer
     worst = torch.zeros((), device=encoder.device)
 
+    def find_faults(words: Tensor) -> Tensor:
+        if quantity.sums_to_one:
+            return words.sum(3) - sums
+        return words - words  # not 0 if it is not finite
+
     def receive(layer: int, maps: Tensor) -> None:
         nonlocal worst
         if not has_all_heads:
             maps = maps[:, list(items.heads)]
         words = quantity.words(maps)
-        fault = words - words  # not 0 if it is not finite
-        if quantity.sums_to_one:
-            fault = words.sum(3) - sums
-        worst = torch.maximum(worst, largest_fault(fault, encoder, options))
+        worst = torch.maximum(worst, largest_fault(find_faults(words), encoder, options))
         keep(items.layers.index(layer), pack_weights(words, options.dtype))
 
     def receive_state(number: int, state: Tensor) -> None:
