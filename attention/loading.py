@@ -218,9 +218,7 @@ def architecture(source: EncoderSource) -> "PreTrainedModel":
     config = load_config(source)
     with _explain_errors(source, ": transformers cannot build an encoder from its config.json"), torch.device("meta"):
         model = _build(AutoModel, source, config, attn_implementation="eager", dtype=source.spec.dtype)
-    if config.is_encoder_decoder:
-        return model.get_encoder()
-    return model
+    return model.get_encoder() if config.is_encoder_decoder else model
 
 
 def load_encoder(source: EncoderSource) -> "PreTrainedModel":

@@ -590,6 +590,4 @@ def contributions(weights: Tensor, moved: Tensor, residual: Tensor, sizes: Tenso
 def _centre(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Return γ ⊙ (vector − its mean), the part of a LayerNorm that is linear."""
     centred = vectors - vectors.mean(-1, keepdim=True)
-    if norm.weight is None:
-        return centred
-    return centred * norm.weight
+    return centred if norm.weight is None else centred * norm.weight

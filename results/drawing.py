@@ -367,7 +367,7 @@ def _draw_maps(figure: Maps) -> Canvas:
 
 def _add_mosaic(canvas: Canvas, axes: Axes, figure: Maps, mosaic: NDArray[np.float64]) -> None:
     """Add the pictures, and a colour bar that ends in an arrow if a value lies above its end."""
-    largest = np.nanmax(mosaic)
+    largest = float(np.nanmax(mosaic))
     top = largest
     if figure.top is not None:
         top = _scale(figure.unit) * figure.top

@@ -5,7 +5,7 @@ takes for an argument of the previous row end, nor for the arrows of the directi
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -127,6 +127,7 @@ def _columns_of_page(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[
 
 def _latex_cells(column: str, cells: Iterable[str], side: str) -> list[str]:
     """Return the LaTeX of the cells of a column; on the right side are numbers, their intervals in small print."""
+    format_cell: Callable[[str], str]
     if side == "r":
         format_cell = _number
     elif column in NAMED:

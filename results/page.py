@@ -107,11 +107,11 @@ def write_page(folder: Path, result: Result, record: Record, title: str) -> Path
         scores = PageTable.from_table("scores", _score_table(result.scores), folder, RECORD)
     main = []
     others = []
-    for name, table in tables.items():
+    for name, page_table in tables.items():
         if result.tables[name].main:
-            main.append(table)
+            main.append(page_table)
         else:
-            others.append(table)
+            others.append(page_table)
     body = render(
         "page.html",
         title=title,
