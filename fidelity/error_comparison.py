@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -108,7 +109,7 @@ class FittedErrors:
         names: Head and feature of each column of the attention features.
 
     Attributes:
-        fault: Why AUROC, or the AUROC of what is fitted, is undefined; empty if it is defined.
+        fault: Reason why AUROC is undefined, of all or of fitted predictors; empty if it is defined.
         predictors: Predictors by name, of all but `shuffled`.
         shuffled: AUROC of each fit to shuffled labels.
     """
@@ -171,7 +172,7 @@ class FittedErrors:
         """Return what was fitted, for the audit of a result.
 
         Args:
-            noun: What is decided, in the plural.
+            noun: Name of the decisions in the plural.
         """
         strengths = {}
         for name, predictor in self.predictors.items():
@@ -199,16 +200,17 @@ class FittedErrors:
 
 
 def _fault(dev: JudgedDecisions, test: JudgedDecisions) -> str:
-    """Return why AUROC is undefined; empty if it is not."""
-    errors = int(test.wrong.sum())
-    if errors in (0, len(test)):
-        count = "all" if errors else "none"
-        return f"{count} of the {pluralize(len(test), 'decision')} on test {'are' if errors else 'is'} wrong"
+    """Return the reason why AUROC is undefined; empty if it is defined."""
+    if not test.wrong.any():
+        return f"none of the {pluralize(len(test), 'decision')} on test is wrong"
+    if test.wrong.all():
+        return f"all of the {pluralize(len(test), 'decision')} on test are wrong"
     if not can_be_fitted(dev.wrong):
         errors = int(dev.wrong.sum())
+        verb = "is" if errors == 1 else "are"
         return (
-            f"{errors} of the {pluralize(len(dev), 'decision')} on dev {'is' if errors == 1 else 'are'} wrong, but a "
-            f"regression needs {LEAST} errors and {LEAST} right decisions"
+            f"{errors} of the {pluralize(len(dev), 'decision')} on dev {verb} wrong, but a regression needs {LEAST} "
+            f"errors and {LEAST} right decisions"
         )
     return ""
 
@@ -220,10 +222,10 @@ class Comparison:
     Attributes:
         numbers: AUROC by predictor, of all but `shuffled`.
         contrasts: AUROC minus that of `confidence`, by predictor, of all but `confidence` and `shuffled`.
-        gain: What attention adds to the confidence, or to the confidence and the paradigm together.
+        gain: AUROC that attention adds to the confidence, or to the confidence and the paradigm together.
         over_random: The gain minus what the attention of random weights adds to the same; None without random weights.
-        controls: AUROC of `attention` minus that of controls, and of what attention adds to other predictors, by name
-            of the score, with p.
+        controls: Differences of AUROC by name of the score, with p: `attention` minus controls, and what attention
+            adds to other predictors.
         shuffled: Mean AUROC of the fits to shuffled labels.
         error_rate: Share of the decisions on test that are wrong.
         decisions: Number of decisions on test.
@@ -248,38 +250,43 @@ class Comparison:
         numbers = {}
         chosen = {}
         for name in seeds[0].predictors:
-            of_seeds = [seed.predictors[name] for seed in seeds]
-            halves = [of_seed.halves for of_seed in of_seeds if of_seed.halves]
-            numbers[name] = FittedNumber.from_seeds([of_seed.auroc for of_seed in of_seeds], halves)
-            fits = [of_seed.regression for of_seed in of_seeds if of_seed.regression is not None]
+            predictors = [seed.predictors[name] for seed in seeds]
+            aurocs = [predictor.auroc for predictor in predictors]
+            halves = [predictor.halves for predictor in predictors if predictor.halves]
+            numbers[name] = FittedNumber.from_seeds(aurocs, halves)
+            fits = [predictor.regression for predictor in predictors if predictor.regression is not None]
             if fits:
                 chosen[name] = float(np.mean([np.count_nonzero(fit.coefficients) for fit in fits]))
+
         base = numbers[CONFIDENCE]
+        least = least_p(base.pool.units or 0, seeds[0].draws)
         differences = {name: number.minus(base) for name, number in numbers.items() if name != CONFIDENCE}
-        units = base.pool.units or 0
-        least = least_p(units, seeds[0].draws)
         corrected = correct_for_number(list(differences.values()), [least] * len(differences))
         contrasts = dict(zip(differences, corrected, strict=True))
         gain = contrasts[WITH_CONFIDENCE]
-        shuffles = [pool_seeds(of_order) for of_order in zip(*(seed.shuffled for seed in seeds), strict=True)]
-        attention = numbers[ATTENTION].pool
-        shuffled, beyond = against_random_draws(attention, shuffles)
-        controls = {f"{ATTENTION}.minus_{SHUFFLED}": beyond}
+
+        shuffles = []
+        for fits_to_one_order in zip(*[seed.shuffled for seed in seeds], strict=True):
+            shuffles.append(pool_seeds(fits_to_one_order))
+        attention = numbers[ATTENTION]
+        shuffled, over_shuffled = against_random_draws(attention.pool, shuffles)
+        controls = {f"{ATTENTION}.minus_{SHUFFLED}": over_shuffled}
         over_random = None
         if RANDOM in numbers:
-            controls[f"{ATTENTION}.minus_{RANDOM}"] = numbers[ATTENTION].minus(numbers[RANDOM])
+            controls[f"{ATTENTION}.minus_{RANDOM}"] = attention.minus(numbers[RANDOM])
             joined = WITH_ALL if PARADIGM in numbers else WITH_CONFIDENCE
-            of_random = RANDOM_ALL if PARADIGM in numbers else RANDOM_CONFIDENCE
+            joined_of_random = RANDOM_ALL if PARADIGM in numbers else RANDOM_CONFIDENCE
             # Both gains are over the same predictor, so it drops out of their difference.
-            over = numbers[joined].minus(numbers[of_random])
-            controls[f"{joined}.minus_{of_random}"] = over
-            [over_random] = correct_for_number([over], [least])
+            difference = numbers[joined].minus(numbers[joined_of_random])
+            controls[f"{joined}.minus_{joined_of_random}"] = difference
+            [over_random] = correct_for_number([difference], [least])
         if PARADIGM in numbers:
-            added = numbers[WITH_ALL].minus(numbers[PARADIGM_CONFIDENCE])
-            controls[f"{WITH_ALL}.minus_{PARADIGM_CONFIDENCE}"] = added
-            [gain] = correct_for_number([added], [least])
+            difference = numbers[WITH_ALL].minus(numbers[PARADIGM_CONFIDENCE])
+            controls[f"{WITH_ALL}.minus_{PARADIGM_CONFIDENCE}"] = difference
+            [gain] = correct_for_number([difference], [least])
+
         rates = [resample(proportion, seed.test.wrong[:, None], "fraction", draws=seed.draws) for seed in seeds]
-        errors = round(float(np.mean([seed.test.wrong.sum() for seed in seeds])))
+        errors = [seed.test.wrong.sum() for seed in seeds]
         return cls(
             numbers,
             contrasts,
@@ -287,10 +294,10 @@ class Comparison:
             over_random,
             controls,
             shuffled,
-            pool_seeds(rates),
-            len(seeds[0].test),
-            errors,
-            chosen,
+            error_rate=pool_seeds(rates),
+            decisions=len(seeds[0].test),
+            errors=round(float(np.mean(errors))),
+            chosen=chosen,
         )
 
     def auroc(self, predictor: str) -> Estimate:
@@ -322,10 +329,10 @@ class Comparison:
         return Finding(score, "AUROC that attention adds to the confidence", is_difference=True)
 
     def answer(self, faults: Sequence[str]) -> str:
-        """Return what tells the errors, and whether attention adds to the confidence.
+        """Return a sentence with the AUROC of attention and the confidence, and a verdict on what attention adds.
 
         Args:
-            faults: Why AUROC is undefined, for each checkpoint; empty if it is defined.
+            faults: Reason why AUROC is undefined, for each checkpoint; empty if it is defined.
         """
         reasons = list(dict.fromkeys(fault for fault in faults if fault))
         scores = self.scores()
@@ -367,7 +374,7 @@ def _format_contrast(contrast: Contrast) -> str:
 
 
 def _verdict(gain: Estimate, over_random: Estimate | None) -> str:
-    """Return what the difference between the AUROC with attention and without says.
+    """Return a verdict on the difference between the AUROC with attention and without.
 
     Args:
         gain: The difference.
@@ -405,7 +412,7 @@ def errors_table(comparisons: Mapping[str, Comparison], noun: str = "texts") -> 
 
     Args:
         comparisons: The predictors of each variant.
-        noun: What is decided, in the plural.
+        noun: Name of the decisions in the plural.
     """
     rows = []
     units: list[Unit] = []
@@ -488,14 +495,14 @@ def report_errors(
     noun: str,
     sizes: tuple[int, int] | None,
 ) -> Result:
-    """Return the result of a measurement of what tells a model's errors.
+    """Return the result of a measurement that predicts a model's errors.
 
     Args:
         experiment: Name of the measurement.
         variants: Models that differ only in the seed, by the name of what they share; the first one has the answer.
         items: A row for each decision on test.
         audit: Audit of the result.
-        noun: What is decided, in the plural: `texts` or `pairs`.
+        noun: Name of the decisions in the plural: `texts` or `pairs`.
         sizes: Number of layers and of heads of each layer, for a map of the heads; None for a model without them.
     """
     comparisons = {variant: Comparison.of(seeds) for variant, seeds in variants.items()}
@@ -505,12 +512,12 @@ def report_errors(
         prefix = "" if variant == first else f"{variant}."
         for name, score in comparison.scores().items():
             scores[f"{prefix}{name}"] = score
-    tested = [seed for seeds in variants.values() for seed in seeds]
-    faults = [f"{one.name}: {one.fault}" for one in tested if one.fault]
+    fitted = list(chain.from_iterable(variants.values()))
+    faults = [f"{seed.name}: {seed.fault}" for seed in fitted if seed.fault]
     if faults:
         warn(f"AUROC is undefined. {list_first(faults)}.")
     tables = {"errors": errors_table(comparisons, noun)}
-    heads = heads_table(tested)
+    heads = heads_table(fitted)
     if heads is not None:
         tables["heads"] = heads
     figures: dict[str, Figure] = {"errors": _bars(comparisons)}
@@ -538,10 +545,17 @@ def _bars(comparisons: Mapping[str, Comparison]) -> Bars:
     heights = {}
     intervals = {}
     for variant, comparison in comparisons.items():
-        estimates = [comparison.auroc(predictor) for predictor in predictors]
-        heights[variant] = [estimate.value for estimate in estimates]
-        ends = [estimate.interval for estimate in estimates]
-        intervals[variant] = [low for low, _ in ends], [high for _, high in ends]
+        values = []
+        lows = []
+        highs = []
+        for predictor in predictors:
+            estimate = comparison.auroc(predictor)
+            low, high = estimate.interval
+            values.append(estimate.value)
+            lows.append(low)
+            highs.append(high)
+        heights[variant] = values
+        intervals[variant] = (lows, highs)
     return Bars(
         "What tells that the model errs",
         predictors,

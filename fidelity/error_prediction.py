@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -113,7 +114,8 @@ class ErrorPrediction(ClassifierMeasure):
         self.models = models.to(self.device).eval()
         self._rows = rows
         self._heads: dict[int, tuple[str, ...]] = {}
-        dev, test = (pluralize(len(self.data.splits[split]), f"{split} text") for split in ("dev", "test"))
+        dev = pluralize(len(self.data.splits["dev"]), "dev text")
+        test = pluralize(len(self.data.splits["test"]), "test text")
         inform(f"Error prediction: {dev}, {test}, {pluralize(len(self.checkpoints), 'classifier')}.")
 
     def update(self, batch: TextBatch) -> None:
@@ -169,12 +171,15 @@ class ErrorPrediction(ClassifierMeasure):
 
     def _test(self, number: int, columns: Mapping[str, Mapping[str, NDArray[Any]]]) -> FittedErrors:
         """Fit the regressions of a checkpoint to dev, and score the texts of test."""
-        dev, test = (decisions_of(columns[split]) for split in ("dev", "test"))
+        dev = decisions_of(columns["dev"])
+        test = decisions_of(columns["test"])
         if self._is_one_file:
-            order = np.random.default_rng(self.seed).permutation(len(test))
-            middle = len(test) // 2
-            dev, test = test.select(np.sort(order[:middle])), test.select(np.sort(order[middle:]))
-        names = [(head, feature) for head in self._heads.get(number, ()) for feature in self.features]
+            all_texts = test
+            order = np.random.default_rng(self.seed).permutation(len(all_texts))
+            middle = len(all_texts) // 2
+            dev = all_texts.select(np.sort(order[:middle]))
+            test = all_texts.select(np.sort(order[middle:]))
+        names = list(product(self._heads.get(number, ()), self.features))
         tested = FittedErrors(self.checkpoints[number].name, dev, test, names)
         tested.fit(self.halves, self.shuffles, self.seed)
         return tested

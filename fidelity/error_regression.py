@@ -288,22 +288,23 @@ def join_predictors(parts: Sequence[JoinedPredictor], known: Known, draws: int, 
     """
     first = parts[0]
     wrong = first.test.wrong
-    regressions = [part.predictor.regression for part in parts]
-    fitted = [regression for regression in regressions if regression is not None]
-    if len(fitted) < len(parts):
-        return first.predictor
+    regressions = []
+    for part in parts:
+        if part.predictor.regression is None:
+            return first.predictor
+        regressions.append(part.predictor.regression)
     all_texts = np.arange(len(first.dev.wrong))
-    pipelines = [regression.pipeline for regression in fitted]
+    pipelines = [regression.pipeline for regression in regressions]
     scores = _join(parts, pipelines, all_texts, known, 1.0, seed)
-    of_halves = []
-    for halves in zip(*(regression.halves for regression in fitted), strict=True):
-        texts = halves[0].texts  # those of the other regressions are the same
+    aurocs_of_halves = []
+    for halves in zip(*[regression.halves for regression in regressions], strict=True):
+        texts = halves[0].texts  # the other regressions are fitted to the same ones
         pipelines = [half.pipeline for half in halves if half.pipeline is not None]
-        of_half = np.full(len(wrong), np.nan)
+        scores_of_half = np.full(len(wrong), np.nan)
         if len(pipelines) == len(parts):
-            of_half = _join(parts, pipelines, texts, known, 2.0, seed)
-        of_halves.append(auroc_of_errors(of_half, wrong, _DRAWS_OF_HALF))
-    return Predictor(scores, auroc_of_errors(scores, wrong, draws), halves=tuple(of_halves))
+            scores_of_half = _join(parts, pipelines, texts, known, 2.0, seed)
+        aurocs_of_halves.append(auroc_of_errors(scores_of_half, wrong, _DRAWS_OF_HALF))
+    return Predictor(scores, auroc_of_errors(scores, wrong, draws), halves=tuple(aurocs_of_halves))
 
 
 def _join(

@@ -157,21 +157,23 @@ class PairErrorPrediction(Measure[PairDataModule]):
         pairs = [self.task.pairs[item] for item in columns[ITEM]]
         paradigms = np.array([pair.paradigm for pair in pairs])
         decisions = decisions_on_pairs(columns, paradigms)
-        _, numbers = np.unique(paradigms, return_inverse=True)
-        is_fitted = choosing_half(numbers, self.seed)
+        _, paradigm_of_pair = np.unique(paradigms, return_inverse=True)
+        is_fitted = choosing_half(paradigm_of_pair, self.seed)
         fitted = np.flatnonzero(is_fitted)
         tested = np.flatnonzero(~is_fitted)
+
         names = []
-        for layer, head in product(range(self.task.layers), range(self.task.heads)):
-            names += [(head_name(layer, head), feature) for feature in self.features]
+        for layer, head, feature in product(range(self.task.layers), range(self.task.heads), self.features):
+            names.append((head_name(layer, head), feature))
         model = self.task.encoder.source.spec.name
         errors = FittedErrors(model, decisions.select(fitted), decisions.select(tested), names)
         errors.fit(self.halves, self.shuffles, self.seed)
+
         good, bad = columns["log_probabilities"].T
-        of_test = [pairs[place] for place in tested]
+        tested_pairs = [pairs[place] for place in tested]
         frame = errors.frame(
-            id=[f"{pair.paradigm}/{pair.id}" for pair in of_test],
-            field=[pair.field for pair in of_test],
+            id=[f"{pair.paradigm}/{pair.id}" for pair in tested_pairs],
+            field=[pair.field for pair in tested_pairs],
             good=good[tested],
             bad=bad[tested],
         )
@@ -227,7 +229,8 @@ class PairReader:
     """
 
     def __init__(self, batch: PairBatch, rows: PairRows) -> None:
-        good, bad = batch.tokens[::2], batch.tokens[1::2]
+        good = batch.tokens[::2]
+        bad = batch.tokens[1::2]
         differ = (good != bad) | (batch.mask[::2] != batch.mask[1::2])
         position = torch.arange(batch.tokens.size(1), device=batch.tokens.device)
         first = torch.where(differ, position, len(position)).amin(1)
