@@ -214,7 +214,7 @@ def _describe_rankings(
         return []
     judged = _Judged.from_ranked(ranked, variant, measure, smallest_p(results))
     test_name, _, name = measure.rpartition(".")
-    (test,) = (test for test in tests if test.name == test_name)
+    [test] = [test for test in tests if test.name == test_name]
     reading = test.readings.get(name, Reading())
     clauses = [_describe_attention(judged, reading), _describe_best_ranking(judged, reading)]
     if _is_one_of_several(results):

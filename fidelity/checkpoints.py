@@ -152,7 +152,9 @@ def data_of_checkpoints(paths: Sequence[Path], given: Namespace | None) -> Names
         UserError: There is no such checkpoint, it is not one of a text classifier, or no settings are given and no
             checkpoint has any.
     """
-    files = [file for path in paths for file in files_of(path)]
+    files = []
+    for path in paths:
+        files += files_of(path)
     models = [file for file in files if is_model(file)]
     if given is not None:
         options: Any = given.get("init_args") or {}
@@ -438,7 +440,7 @@ def _refuse_drawn(path: Path, model: TransformerClassifier) -> None:
 
 
 def _config_of_model(spec: EncoderSpec) -> Config:
-    """Return what is known of the training of a Hugging Face model, in the form of a run's configuration."""
+    """Return the known settings of the training of a Hugging Face model, in the form of a run's configuration."""
     return {
         "seed_everything": None,
         "model": {"class_path": "TransformerClassifier", "init_args": {}},
@@ -449,27 +451,29 @@ def _config_of_model(spec: EncoderSpec) -> Config:
 def _variants(paths: Sequence[Path], configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
     """Return a name for each checkpoint: its regularisers, kind or folder, and the options that distinguish it."""
     names = []
-    for path, model in zip(paths, models, strict=True):
-        names.append(_folder(path) if is_model(path) else _kind(model))
-    options = [_options(config) for config in configs]
-    by_name: dict[str, list[dict[str, object]]] = {}
-    for name, of_checkpoint in zip(names, options, strict=True):
-        by_name.setdefault(name, []).append(of_checkpoint)
+    options = []
+    alike: dict[str, list[dict[str, object]]] = {}
+    for path, config, model in zip(paths, configs, models, strict=True):
+        name = _folder(path) if is_model(path) else _kind(model)
+        options_of_one = _options(config)
+        names.append(name)
+        options.append(options_of_one)
+        alike.setdefault(name, []).append(options_of_one)
     variants = []
-    for name, of_checkpoint in zip(names, options, strict=True):
+    for name, options_of_one in zip(names, options, strict=True):
         parts = [name]
-        for key in _distinguishing_options(of_checkpoint, by_name[name]):
-            parts.append(_describe_option(key, of_checkpoint.get(key)))
+        for key in _distinguishing_options(options_of_one, alike[name]):
+            parts.append(_describe_option(key, options_of_one.get(key)))
         variants.append(", ".join(parts))
     return variants
 
 
-def _distinguishing_options(own: Mapping[str, object], alike: Sequence[Mapping[str, object]]) -> list[str]:
+def _distinguishing_options(options: Mapping[str, object], alike: Sequence[Mapping[str, object]]) -> list[str]:
     """Return the options of a checkpoint that distinguish it from others of the same name.
 
     Args:
-        own: Options of the checkpoint.
-        alike: Options of all checkpoints of this name, its own among them.
+        options: Options of the checkpoint.
+        alike: Options of all checkpoints of this name, itself among them.
     """
     every_key = set[str]().union(*alike)
     differing = [key for key in sorted(every_key) if _count([key], alike) > 1]
@@ -482,7 +486,7 @@ def _distinguishing_options(own: Mapping[str, object], alike: Sequence[Mapping[s
     # Arguments of a class that differs belong to some of the checkpoints only.
     classes = [key for key in differing if key.endswith("class_path")]
     arguments = tuple(f"{key.removesuffix('class_path')}init_args" for key in classes)
-    return [key for key in chosen if key in own or not key.startswith(arguments)]
+    return [key for key in chosen if key in options or not key.startswith(arguments)]
 
 
 def _count(keys: Sequence[str], options: Sequence[Mapping[str, object]]) -> int:

@@ -145,8 +145,8 @@ class ConsistentAdversary(FidelityTest):
                 distances = compare_outputs(outputs[name], classified)
             else:
                 distances = dict.fromkeys(DISTANCES, torch.full_like(classified.confidence, torch.nan))
-            for what, values in distances.items():
-                columns[f"{what}_{name}"] = values
+            for distance, values in distances.items():
+                columns[f"{distance}_{name}"] = values
         return columns
 
     def scores(self) -> Mapping[str, Score]:
@@ -235,7 +235,8 @@ class ConsistentAdversary(FidelityTest):
             for name in self._others(result.name):
                 of_others[name] = (_mean(texts, "tvd", name).value, _mean(texts, "jsd", name).value)
             if result.name in self._adversaries:
-                curve = [(0.0, 0.0), *(of_others[name] for name in self.strengths)]
+                curve = [(0.0, 0.0)]
+                curve += [of_others[name] for name in self.strengths]
                 curves.setdefault(result.variant, []).append(curve)
             # Distances are symmetric: the distance of a seed to the first is also the first's to the seed.
             for name in (FIRST_SEED, UNIFORM):
@@ -253,15 +254,16 @@ class ConsistentAdversary(FidelityTest):
 
     def _others(self, name: str) -> "dict[str, TrainedAdversary | Checkpoint]":
         """Return a checkpoint's adversaries, the first of its variant, the first with uniform attention; not itself."""
-        checkpoint = next(one for one in self._checkpoints if one.name == name)
+        [checkpoint] = [one for one in self._checkpoints if one.name == name]
         others: dict[str, TrainedAdversary | Checkpoint] = dict(self._adversaries.get(name, {}))
         seeds = [one for one in self._checkpoints if one.variant == checkpoint.variant]
         if seeds[0] is not checkpoint:
             others[FIRST_SEED] = seeds[0]
-        uniform = [one for one in self._checkpoints if has_uniform_attention(one)]
         is_flat = isinstance(checkpoint.model, AttentionClassifier)
-        if uniform and is_flat and not has_uniform_attention(checkpoint):
-            others[UNIFORM] = uniform[0]
+        if is_flat and not has_uniform_attention(checkpoint):
+            uniform = [one for one in self._checkpoints if has_uniform_attention(one)]
+            if uniform:
+                others[UNIFORM] = uniform[0]
         return others
 
     def audit(self) -> Mapping[str, object]:

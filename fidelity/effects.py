@@ -230,20 +230,26 @@ class Effects(FidelityTest):
         for quantity in self.quantities:
             gram = np.sum([part.gram[quantity] for part in parts], axis=0)
             cross = np.sum([part.cross[quantity] for part in parts], axis=0)
-            lds_sums = np.sum([part.lds_sums[quantity] for part in parts], axis=0)
-            lds_counts = np.sum([part.lds_counts[quantity] for part in parts], axis=0)
             probe = EffectProbe.fit(gram, cross)
             weight = probe.weights[0].numpy()
             spread = np.sqrt(np.diag(gram) / (texts * self.removals))
-            columns = {"head": parts[0].heads, "weight": weight, "contribution": weight * spread}
+            lds_sums = np.sum([part.lds_sums[quantity] for part in parts], axis=0)
+            lds_counts = np.sum([part.lds_counts[quantity] for part in parts], axis=0)
             probes[quantity] = probe
-            heads[quantity] = pd.DataFrame({**columns, "lds": ratio(lds_sums, lds_counts)})
+            heads[quantity] = pd.DataFrame(
+                {
+                    "head": parts[0].heads,
+                    "weight": weight,
+                    "contribution": weight * spread,
+                    "lds": ratio(lds_sums, lds_counts),
+                }
+            )
         return _Fitted(probes, heads, texts)
 
     def _equations(self, classified: ClassifiedBatch) -> _Equations:
         """Return the normal equations of a batch, and the LDS of each head."""
-        kept = self._draw_removals(classified, "train")
-        effects = self._effects(classified, kept).T  # [batch, removals]
+        stays = self._draw_removals(classified, "train")
+        effects = self._effects(classified, stays).T  # [batch, removals]
         noise = classified.noise("effects shuffle", self.draws * self.removals).amin(-1)
         order = noise.view(self.draws, self.removals, -1).argsort(1).transpose(1, 2)
         shuffled = effects.expand(order.shape).gather(2, order)
@@ -251,7 +257,7 @@ class Effects(FidelityTest):
         equations = _Equations(classified.names, len(classified.batch.index))
         for quantity in self.quantities:
             features = features_of(Saliency(classified), quantity)
-            design = predicted_effects(features, classified.words & ~kept)
+            design = predicted_effects(features, classified.words & ~stays)
             gram, cross = EffectProbe.equations(design.permute(1, 2, 0), series)
             lds = effect_correlations(design, effects)
             equations.gram[quantity] = gram
@@ -263,30 +269,35 @@ class Effects(FidelityTest):
     def _draw_removals(self, classified: ClassifiedBatch, split: str) -> Tensor:
         """Return random removals: bool `[removals, batch, positions]`, True for the words that stay, at least one."""
         words = classified.words
-        kept = torch.zeros((self.removals, *words.shape), dtype=torch.bool, device=words.device)
-        is_empty = ~kept.any(-1, keepdim=True)
+        stays = torch.zeros((self.removals, *words.shape), dtype=torch.bool, device=words.device)
+        is_empty = ~stays.any(-1, keepdim=True)
         draw = 0
         while bool(is_empty.any()):
             drawn = classified.noise(f"effects {split} {draw}", self.removals) < self.keep
-            kept = torch.where(is_empty, drawn & words, kept)
-            is_empty = ~kept.any(-1, keepdim=True)
+            stays = torch.where(is_empty, drawn & words, stays)
+            is_empty = ~stays.any(-1, keepdim=True)
             draw += 1
-        return kept
+        return stays
 
-    def _effects(self, classified: ClassifiedBatch, kept: Tensor) -> Tensor:
-        """Return the fall of the log-odds if only these words stay, `[copies, batch]`; `kept` as in `reread`."""
-        without = classified.reread(kept)
+    def _effects(self, classified: ClassifiedBatch, stays: Tensor) -> Tensor:
+        """Return the fall of the log-odds if only some words stay, `[copies, batch]`.
+
+        Args:
+            classified: The full texts.
+            stays: True for the words that stay, as `keep` of `ClassifiedBatch.reread`.
+        """
+        without = classified.reread(stays)
         return log_odds(classified, classified.probabilities) - log_odds(classified, without)
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
         words = classified.words
-        kept = self._draw_removals(classified, "test")
-        effects = self._effects(classified, kept).T
-        orders = {name: self._scores(ranking, classified, saliency) for name, ranking in self.rankings.items()}
-        scores = torch.cat(
-            [of_ranking.detach().double() for of_ranking in orders.values()]
-        )  # [orders, batch, positions]
-        lds = effect_correlations(predicted_effects(scores, words & ~kept), effects)
+        stays = self._draw_removals(classified, "test")
+        effects = self._effects(classified, stays).T
+        orders = {}
+        for name, ranking in self.rankings.items():
+            orders[name] = self._scores(ranking, classified, saliency)
+        scores = torch.cat([order.detach().double() for order in orders.values()])  # [orders, batch, positions]
+        lds = effect_correlations(predicted_effects(scores, words & ~stays), effects)
         ranks = ranks_of(scores.masked_fill(~words, -torch.inf))
         most = (words.sum(1) - 1).clamp(max=self.k)[:, None]
         drops = self._effects(classified, words & (ranks >= most))
@@ -305,8 +316,8 @@ class Effects(FidelityTest):
         return scores[1:] if ranking == "learned_shuffled" else scores[:1]
 
     def scores(self) -> Mapping[str, Score]:
-        scores = means((f"{name}.lds" for name in self.rankings), main=True)
-        scores |= means((f"{name}.topk_drop" for name in self.rankings), "nats")
+        scores = means([f"{name}.lds" for name in self.rankings], main=True)
+        scores |= means([f"{name}.topk_drop" for name in self.rankings], "nats")
         if {"learned", "attention"} <= self.rankings.keys():
             columns = ("learned.lds", "attention.lds")
             scores["learned.over_attention"] = Score(columns, _mean_difference, "fraction", main=True)

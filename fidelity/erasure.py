@@ -378,8 +378,8 @@ _mean_of_all = Ratio(lambda values: (values.mean(axis=1), np.ones(len(values))),
 
 def _median_below(values: Floats, weights: Floats) -> Floats:
     """Return the mean over random orders of their medians, minus the median of the ranking, the last column."""
-    *of_random, of_ranking = (median(column[:, None], weights) for column in values.T)
-    return np.asarray(np.mean(of_random, axis=0) - of_ranking)
+    medians = [median(column[:, None], weights) for column in values.T]
+    return np.asarray(np.mean(medians[:-1], axis=0) - medians[-1])
 
 
 def _flips_at_last(values: Floats, weights: Floats) -> Floats:

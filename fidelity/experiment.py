@@ -98,8 +98,9 @@ class Fidelity(ClassifierMeasure):
         for test in self.tests:
             test.begin(self.checkpoints, self.data, self.device, self.seed)
         self._rows: dict[str, dict[str, Rows]] = {}  # by checkpoint, and by test; EVERY_TEXT for those of no test
+        names_of_rows = [EVERY_TEXT, *(test.name for test in self.tests)]
         for checkpoint in self.checkpoints:
-            self._rows[checkpoint.name] = {EVERY_TEXT: Rows(), **{test.name: Rows() for test in self.tests}}
+            self._rows[checkpoint.name] = {name: Rows() for name in names_of_rows}
         self._decisions = {checkpoint.name: Rows() for checkpoint in self.checkpoints}  # of texts that are not tested
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         self._examples: list[Example] = []
@@ -112,8 +113,11 @@ class Fidelity(ClassifierMeasure):
 
     def _read_files(self) -> dict[str, FileExplainer]:
         """Read the files of rankings, and return them by ranking, `file:PATH`."""
-        rankings = [ranking for test in self.tests for ranking in test.rankings.values()]
-        names = {ranking for ranking in rankings if isinstance(ranking, str) and ranking.startswith(FILE)}
+        names: set[str] = set()
+        for test in self.tests:
+            for ranking in test.rankings.values():
+                if isinstance(ranking, str) and ranking.startswith(FILE):
+                    names.add(ranking)
         checkpoints = [checkpoint.name for checkpoint in self.checkpoints]
         files = {}
         for name in sorted(names):
@@ -287,7 +291,7 @@ class Fidelity(ClassifierMeasure):
         rows = self._take_rows(checkpoint)
         # Variants are compared with the first one, and rankings with random ones; Holm's method corrects for both.
         variants = {one.variant for one in self.checkpoints}
-        rankings = {name for test in self.tests for name in test.rankings}
+        rankings = set[str]().union(*[test.rankings for test in self.tests])
         comparisons = max(len(variants), len(rankings)) - 1
         draws = draws_for(comparisons, len(rows), 1000)
         f1 = f1_score(self.data.positive, len(self.data.labels))

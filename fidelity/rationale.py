@@ -281,6 +281,6 @@ def _spans(flags: Flags) -> Integers:
 
 def _f1_of_means(values: Floats, weights: Floats) -> Floats:
     """Return the F1 of mean precision and mean recall, the columns, in each draw."""
-    precision, recall = (mean(column[:, None], weights) for column in values.T)
+    precision, recall = [mean(column[:, None], weights) for column in values.T]
     smallest = np.finfo(np.float64).tiny
     return np.asarray(2 * precision * recall / np.maximum(precision + recall, smallest))

@@ -91,7 +91,9 @@ class Shortcut(FidelityTest):
         planted = classified.to_positions(classified.batch.rationale.float()) > 0
         count = planted.sum(1).double()
         total = words.sum(1)
-        orders = {name: saliency.rankings(ranking, self.draws) for name, ranking in self.rankings.items()}
+        orders = {}
+        for name, ranking in self.rankings.items():
+            orders[name] = saliency.rankings(ranking, self.draws)
         keys = torch.cat(list(orders.values())).masked_fill(~words, -torch.inf)
         ranks = ranks_of(keys)  # [orders, batch, positions]
         is_first = ranks < count[:, None]
@@ -107,10 +109,11 @@ class Shortcut(FidelityTest):
         }
 
     def scores(self) -> Mapping[str, Score]:
-        names = (*self.rankings, CHANCE)
-        precision = proportions((f"{name}.precision_at_k" for name in names), main=True)
-        mean_rank = means((f"{name}.mean_rank" for name in names), "count")
-        return precision | mean_rank | proportions(["learnt"], main=True)
+        names = [*self.rankings, CHANCE]
+        precision = proportions([f"{name}.precision_at_k" for name in names], main=True)
+        mean_rank = means([f"{name}.mean_rank" for name in names], "count")
+        learnt = proportions(["learnt"], main=True)
+        return precision | mean_rank | learnt
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `shortcut.judges`: agreement of the metrics of other tests with the known truth.
@@ -145,11 +148,11 @@ class Shortcut(FidelityTest):
                 rows.append({"variant": variant, **row})
         if not rows:
             return {}
-        shown = ["metric", "tau", "reachable", "first", "best"]
+        main = ["metric", "tau", "reachable", "first", "best"]
         if len(variants) > 1:
-            shown = ["variant", *shown]
+            main = ["variant", *main]
         units: dict[str, Unit] = dict.fromkeys(("tau", "reachable", "first"), "fraction")
-        return {f"{self.name}.judges": Table(pd.DataFrame(rows), units, main=tuple(shown))}
+        return {f"{self.name}.judges": Table(pd.DataFrame(rows), units, main=tuple(main))}
 
     def _warn_of_classifiers_that_did_not_learn(self, results: Sequence[CheckpointResult]) -> None:
         self._not_learnt = {}
@@ -178,25 +181,34 @@ def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Itera
         results: Results of checkpoints that differ only in the seed.
         rankings: Names of the rankings with a precision at k.
     """
-    for metric, columns in metric_columns(list(map(str, results[0].values)), rankings).items():
+    names = [str(column) for column in results[0].values]
+    for metric, columns in metric_columns(names, rankings).items():
         sign = _direction(metric)
         if not sign or len(columns) < 2:
             continue
-        values = [_judged_values(result, columns, sign) for result in results]
-        tau = pool_seeds([resample(agreement, of_seed, "fraction") for of_seed in values])
-        first = pool_seeds([resample(finds_best, of_seed, "fraction") for of_seed in values])
-        defined = [of_seed[~np.isnan(of_seed).any(axis=1)] for of_seed in values]
-        over_texts = [of_seed.mean(axis=0) for of_seed in defined]
-        by_metric, by_truth = np.split(np.mean(over_texts, axis=0), 2)
-        has_draws = np.isfinite(first.draws).any()
+        texts = 0
+        means = []
+        tau_of_seeds = []
+        first_of_seeds = []
+        for result in results:
+            values = _judged_values(result, columns, sign)
+            tau_of_seeds.append(resample(agreement, values, "fraction"))
+            first_of_seeds.append(resample(finds_best, values, "fraction"))
+            defined = values[~np.isnan(values).any(axis=1)]
+            texts += len(defined)
+            means.append(defined.mean(axis=0))
+        tau = pool_seeds(tau_of_seeds)
+        first = pool_seeds(first_of_seeds).draws
+        by_metric, by_truth = np.split(np.mean(means, axis=0), 2)
+        is_untied = _signs(by_truth[None]) != 0
         yield {
             "metric": metric,
             "better": "higher" if sign > 0 else "lower",
             "rankings": len(columns),
-            "texts": sum(map(len, defined)),
+            "texts": texts,
             **tau.columns("tau"),
-            "reachable": float(np.sqrt((_signs(by_truth[None]) != 0).mean())),
-            "first": float(np.nanmean(first.draws)) if has_draws else np.nan,
+            "reachable": float(np.sqrt(is_untied.mean())),
+            "first": float(np.nanmean(first)) if np.isfinite(first).any() else np.nan,
             "best": _best(by_metric, list(columns)),
             "truth": _best(by_truth, list(columns)),
         }

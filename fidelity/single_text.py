@@ -113,7 +113,9 @@ class Explanation:
 
     def _effects_table(self) -> Table:
         """Return the effects for print, with names that may be broken at blanks, and numbers of words as text."""
-        flips_after = [DASH if np.isnan(words) else f"{words:.0f}" for words in self.effects["flips_after"]]
+        flips_after = []
+        for words in self.effects["flips_after"]:
+            flips_after.append(DASH if np.isnan(words) else f"{words:.0f}")
         rankings = self.effects["ranking"].map(spaced)
         frame = self.effects.assign(ranking=rankings, flips_after=flips_after)
         frame = frame.rename(columns=lambda name: spaced(name.removeprefix("without_")))
@@ -184,7 +186,8 @@ def explain(
     model = checkpoint.model
     if isinstance(model, HierarchicalClassifier):
         checkpoint = replace(checkpoint, level=WORD)
-    split = model.sizes.tokenize([parts[0] if len(parts) == 1 else (parts[0], parts[1])])
+    text_or_pair = parts[0] if len(parts) == 1 else (parts[0], parts[1])
+    split = model.sizes.tokenize([text_or_pair])
     if split.counts["texts_all_unknown"]:
         raise UserError(f"{checkpoint.path} knows no word of the text. Check its language, and give another text.")
     with recorded_gradients():
@@ -205,14 +208,14 @@ def explain(
 
 def _check_rankings(rankings: str | Sequence[str | Explainer]) -> list[str | Explainer]:
     """Check rankings, and return them without `random`."""
-    every: list[str | Explainer] = [rankings] if isinstance(rankings, str) else list(rankings)
-    for ranking in every:
+    given: list[str | Explainer] = [rankings] if isinstance(rankings, str) else list(rankings)
+    for ranking in given:
         if not isinstance(ranking, Explainer) and ranking not in OF_ONE_TEXT:
             raise UserError(
                 f"There is no ranking {ranking!r} of a single text{near(str(ranking), OF_ONE_TEXT)}. The rankings are "
                 f"{', '.join(OF_ONE_TEXT)}."
             )
-    chosen = [ranking for ranking in every if ranking != RANDOM]
+    chosen = [ranking for ranking in given if ranking != RANDOM]
     check_names("rankings", [name_of(ranking) for ranking in chosen])
     return chosen
 
@@ -328,9 +331,9 @@ def removals_until_flip(classified: ClassifiedBatch, ranks: Tensor) -> list[int 
 
 def _median(counts: Sequence[int | None]) -> float:
     """Return the median of an odd number of counts, of which None is the largest; nan if it is None."""
-    ordered = sorted(np.inf if count is None else float(count) for count in counts)
-    median = ordered[len(ordered) // 2]
-    return median if np.isfinite(median) else np.nan
+    numbers = sorted(count for count in counts if count is not None)
+    middle = len(counts) // 2
+    return float(numbers[middle]) if middle < len(numbers) else np.nan
 
 
 def _notes(split: TextSplit, classified: ClassifiedBatch, words: pd.DataFrame) -> tuple[str, ...]:
