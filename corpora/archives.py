@@ -58,16 +58,21 @@ def read_random_newsgroups(archive: Path) -> dict[str, list[tuple[str, str]]]:
     """
     texts = _read_members(archive, _GROUPS, "latin-1", _strip_post)
     posts = [*texts["train"], *texts["test"]]
-    kept = [(label, text) for label, text in posts if _has_length_of_sports(text)]
-    if len(kept) < len(posts):
-        left_out = len(posts) - len(kept)
+    chosen = [(label, text) for label, text in posts if _has_length_of_sports(text)]
+    left_out = len(posts) - len(chosen)
+    if left_out:
+        least, most = _TOKENS
         _log.warning(
             "%s: %d of %d texts have fewer than %d or more than %d tokens and were left out.",
-            *(archive.name, left_out, len(posts), *_TOKENS),
+            archive.name,
+            left_out,
+            len(posts),
+            least,
+            most,
         )
     splits: dict[str, list[tuple[str, str]]] = {"train": [], "dev": [], "test": []}
     for label in ("0", "1"):
-        group = _sort_texts([(own, text) for own, text in kept if own == label])
+        group = _sort_texts([(label, text) for label_of_text, text in chosen if label_of_text == label])
         test = round(len(group) / 5)
         dev = test + round((len(group) - test) / 5)
         splits["test"] += group[:test]
@@ -148,7 +153,8 @@ def _make_splits(archive: Path, texts: Mapping[str, list[tuple[str, str]]]) -> d
 def _check_splits(archive: Path, splits: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """Raise a CorpusError if a split has no text."""
     if not all(splits.values()):
-        train, test = len(splits["train"]), len(splits["test"])
+        train = len(splits["train"])
+        test = len(splits["test"])
         wrong = f"the archive is incomplete: it has only {train} train and {test} test texts of this corpus"
         raise CorpusError.at(archive, None, wrong, "Delete it and fetch it again")
 

@@ -124,7 +124,7 @@ def _exemplars(file: Path, audit: Counter[str], half: Half | None) -> Iterator[P
         passage = Passage("", words, number, document=sentence.get("docID"))
         if half is not None and passage.half != half:
             continue
-        spans = [found.span() for found in _WORD.finditer(text)]
+        spans = [word.span() for word in _WORD.finditer(text)]
         links: list[Link] = []
         for annotation in sentence.iterfind(f"{_NAMESPACE}annotationSet"):
             links += _links(file, annotation, spans, kinds, audit)

@@ -137,8 +137,9 @@ def _write_conllu(name: str, words: Sequence[Word]) -> str:
         upos=tuple(map(find_upos, words)),
         xpos=tuple(word.tag for word in words),
     )
-    following = (*forms[1:], ".")
-    misc = ["SpaceAfter=No" if form in GLUED else "_" for form in following]
+    misc = []
+    for next_form in (*forms[1:], "."):
+        misc.append("SpaceAfter=No" if next_form in GLUED else "_")
     return sentence.conllu(join_words(words), misc)
 
 
@@ -150,7 +151,8 @@ def _write_conll2012(name: str, sentences: Sequence[Sequence[Word]], mentions: S
         if members.count(member) == 1:
             continue
         cluster = members.index(member)
-        first, last = span[0], span[-1]
+        first = span[0]
+        last = span[-1]
         if first is last:
             brackets[first].append(f"({cluster})")
         else:

@@ -97,17 +97,18 @@ def _list_verbs() -> Iterator[dict[str, Any]]:
         subjects, verbs, objects, rest = map(str.strip, line.split("|"))
         for entry in verbs.split():
             base = entry.partition("/")[0]
-            forms = _inflect(entry)
+            forms = {"VBZ": [f"{_add_s(base)}|{base}/VBZ|VBP"]}
+            for tag, form in _inflect(entry).items():
+                forms[tag] = [f"{form}/{tag}"]
             for subject in subjects.split():
                 for kind in objects.split() or [""]:
                     yield {
                         "KIND": subject,
                         "SUBJECT": [subject],
                         "OF": kind,
-                        "OBJECT": [kind and f"{kind}:obj"],
+                        "OBJECT": [f"{kind}:obj" if kind else ""],
                         "REST": [rest],
-                        "VBZ": [f"{_add_s(base)}|{base}/VBZ|VBP"],
-                        **{tag: [f"{form}/{tag}"] for tag, form in forms.items()},
+                        **forms,
                     }
 
 
@@ -254,9 +255,10 @@ class Grammar:
         for place in subjects + others:
             words = self._expand_item(items[place], scope)
             for top in _unattached(words):
-                if (not top.relation or "nsubj" in top.relation) and top.tag in ("NN", "NNS", "NNP", "PRP"):
-                    joined = any(word.relation == "conj" and word.head is top for word in words)
-                    scope["PLURAL"] = joined or top.tag == "NNS"
+                is_subject = not top.relation or "nsubj" in top.relation
+                if is_subject and top.tag in ("NN", "NNS", "NNP", "PRP"):
+                    is_joined = any(word.relation == "conj" and word.head is top for word in words)
+                    scope["PLURAL"] = is_joined or top.tag == "NNS"
             parts[place] = words
         _attach(items, [_unattached(words) for words in parts])
         return list(chain.from_iterable(parts))

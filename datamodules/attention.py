@@ -190,22 +190,18 @@ class AttentionDataModule(CorpusDataModule[Item]):
         by_path.update(_open_or_make_stores(self, new_paths, source, encoder))
         for split in missing:
             self.stores[split] = by_path[files[split]]
-        _warn_of_splits(self, files, {split: by_path[files[split]] for split in (*self.stores, *ahead)}, source)
+        stores = {split: by_path[files[split]] for split in (*self.stores, *ahead)}
+        _warn_of_splits(self, files, stores, source)
         if self.vector_spec is not None:
-            stores = {files[split]: store for split, store in self.stores.items()}
-            counts = _count_forms(stores.values())
+            opened = {files[split]: store for split, store in self.stores.items()}
+            counts = _count_forms(opened.values())
             self.vectors = load_vectors(
                 self.vector_spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder
             )
         if self.streams and "train" in missing:
             inform("Attention is not stored: every epoch runs the encoder over train and dev.")
-        sizes = []
-        for path, splits in splits_of_paths.items():
-            items = pluralize(len(by_path[path]), self.unit.removesuffix("s"))
-            sizes.append(f"{' and '.join(splits)} {items}")
-        names = " and ".join(dict.fromkeys(corpus_of(path)["corpus"] for path in splits_of_paths))
-        reader = "" if self.encoder is None else f", read by {self.encoder.name}"
-        inform(f"Data ready in {time.perf_counter() - began:.1f} s: {', '.join(sizes)} of {names}{reader}.")
+        description = _describe_splits(self, splits_of_paths, by_path)
+        inform(f"Data ready in {time.perf_counter() - began:.1f} s: {description}.")
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
         """Return one loader for dev and one for test.
@@ -304,6 +300,24 @@ def _warn_of_splits(
     for split in new:
         warn_of_split(split, count_shared(texts, split), len(stores[split]), data.unit)
     data._warned.update(new)
+
+
+def _describe_splits(
+    data: AttentionDataModule[Any], splits_of_paths: Mapping[Path, Sequence[Split]], stores: Mapping[Path, Store]
+) -> str:
+    """Return the sizes of the splits, and the names of corpora and encoder."""
+    sizes = []
+    corpora: list[str] = []
+    for path, splits in splits_of_paths.items():
+        items = pluralize(len(stores[path]), data.unit.removesuffix("s"))
+        sizes.append(f"{' and '.join(splits)} {items}")
+        corpus = corpus_of(path)["corpus"]
+        if corpus not in corpora:
+            corpora.append(corpus)
+    description = f"{', '.join(sizes)} of {' and '.join(corpora)}"
+    if data.encoder is not None:
+        description += f", read by {data.encoder.name}"
+    return description
 
 
 def _make_random_splits(data: AttentionDataModule[Any], files: Mapping[str, Path]) -> dict[Split, Any]:

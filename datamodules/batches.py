@@ -52,11 +52,17 @@ def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[
     Returns:
         Function of a flat array and the padding value; it returns `[items, longest]`.
     """
-    starts, lengths = offsets[items], np.diff(offsets)[items]
+    starts = offsets[items]
+    lengths = np.diff(offsets)[items]
     time = np.arange(lengths.max(initial=0))
-    real = time < lengths[:, None]
-    places = np.where(real, starts[:, None] + time, 0)
-    return lambda values, blank: torch.from_numpy(np.where(real, values[places], values.dtype.type(blank)))
+    is_real = time < lengths[:, None]
+    places = np.where(is_real, starts[:, None] + time, 0)
+
+    def pad(values: NDArray[Any], blank: int) -> Tensor:
+        padded = np.where(is_real, values[places], values.dtype.type(blank))
+        return torch.from_numpy(padded)
+
+    return pad
 
 
 class Batch:
@@ -312,7 +318,9 @@ class LengthBatches(Sampler[list[int]]):
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self._items = np.arange(len(lengths)) if items is None else np.asarray(items, np.int64)
+        self._items = np.arange(len(lengths))
+        if items is not None:
+            self._items = np.asarray(items, np.int64)
         self._lengths = lengths[self._items]
         self.seed = seed
         self._shuffle = shuffle

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -203,9 +204,11 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         if data.shuffle is not None:
             self.windows = exchange_clusters(self.windows, split, data.shuffle)
         self.lengths = np.array([len(window) for window in self.windows], np.int64)
-        names = {window.number: window.text.id for window in self.windows}
-        self.documents = tuple(names.values())
-        self._places = {number: place for place, number in enumerate(names)}
+        ids: dict[int, str] = {}  # by number of the document
+        for window in self.windows:
+            ids[window.number] = window.text.id
+        self.documents = tuple(ids.values())
+        self._places = {number: place for place, number in enumerate(ids)}
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -253,11 +256,13 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
     def _vectors_of(self, window: Window | None) -> Tensor:
         """Return the word vectors of the head words of a window, `[head words, size]`."""
-        places = window.head_words if window is not None else ()
+        words: list[str] = []
+        if window is not None:
+            words = [window.words[place] for place in window.head_words]
         if self._vectors is None:
-            return torch.zeros(len(places), 0)
-        words = [window.words[place] for place in places] if window is not None else []
-        return torch.from_numpy(self._vectors.matrix[self._vectors.rows(words)])
+            return torch.zeros(len(words), 0)
+        rows = self._vectors.rows(words)
+        return torch.from_numpy(self._vectors.matrix[rows])
 
     @property
     def counts(self) -> dict[str, int]:
@@ -288,17 +293,23 @@ def exchange_clusters(windows: Sequence[Window], split: Split, shuffle: GoldShuf
         split: Name of the split.
         shuffle: Draws of the mentions.
     """
-    mentions = [(place, mention) for place, window in enumerate(windows) for mention in window.text.mentions]
-    classes = [(place, MENTION_TYPES.index(mention.type)) for place, mention in mentions]
+    mentions: list[Mention] = []
+    classes: list[tuple[int, int]] = []
+    for place, window in enumerate(windows):
+        for mention in window.text.mentions:
+            mentions.append(mention)
+            classes.append((place, MENTION_TYPES.index(mention.type)))
     others = shuffle.draw(split, np.array(classes, np.int64).reshape(-1, 2))
-    exchanged: list[list[Mention]] = [[] for _ in windows]
-    for (place, mention), other in zip(mentions, others.tolist(), strict=True):
-        _, source = mentions[other]
-        exchanged[place].append(replace(mention, cluster=source.cluster))
-    return [
-        replace(window, text=replace(window.text, mentions=tuple(own)))
-        for window, own in zip(windows, exchanged, strict=True)
-    ]
+    exchanged = []
+    for mention, other in zip(mentions, others.tolist(), strict=True):
+        exchanged.append(replace(mention, cluster=mentions[other].cluster))
+
+    following = iter(exchanged)
+    changed = []
+    for window in windows:
+        mentions_of_window = tuple(islice(following, len(window.text.mentions)))
+        changed.append(replace(window, text=replace(window.text, mentions=mentions_of_window)))
+    return changed
 
 
 def divide_documents(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:

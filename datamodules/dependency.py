@@ -105,8 +105,10 @@ class DependencySplit(Dataset[AttentionBatch]):
 
     def _take_gold_of(self, others: NDArray[np.int64]) -> None:
         """Give each sentence the heads, relations and punctuation of another of the same length, `[sentences]`."""
-        sources = [np.arange(self._offsets[other], self._offsets[other + 1]) for other in others]
-        words = np.concatenate(sources) if sources else np.empty(0, np.int64)
+        sources = [np.empty(0, np.int64)]
+        for other in others:
+            sources.append(np.arange(self._offsets[other], self._offsets[other + 1]))
+        words = np.concatenate(sources)
         self._heads = self._heads[words]
         self._relations = self._relations[words]
         self._punctuation = self._punctuation[words]
@@ -235,10 +237,13 @@ def _number_layers(hidden: tuple[int, ...] | Literal["all", "middle"], source: E
     """Return the layers whose hidden states are stored, as numbers."""
     if not isinstance(hidden, str):
         return hidden
-    count = 0 if source is None else load_config(source).num_hidden_layers
+    count = 0
+    if source is not None:
+        count = load_config(source).num_hidden_layers
     if hidden == "all":
         return tuple(range(1, count + 1))
-    return ((count + 1) // 2,) if count else ()
+    middle = (count + 1) // 2
+    return (middle,) if count else ()
 
 
 def base_label(relation: str) -> str:
@@ -478,7 +483,8 @@ def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str,
     """
     if data.random_init and not random_init:
         raise UserError(f"{setting('data.random_init')} is true, but {reader} has no such control. Set it to false.")
-    if data.encoder_identity is None and (needs := set(reads) - {"vectors"}):
+    needs = set(reads) - {"vectors"}
+    if data.encoder_identity is None and needs:
         needed = "hidden states" if needs == {"hidden"} else "attention"
         raise UserError(
             f"{reader} needs {needed}, but {setting('data.encoder')} is null. Name an encoder with "

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -106,7 +106,7 @@ class Segments:
         """Yield the texts in order, each as its passages with their pieces."""
         stream = self._corpus.texts(audit)
         while chunk := list(islice(stream, _AT_ONCE)):
-            passages = [passage for text in chunk for passage in text]
+            passages = list(chain.from_iterable(chunk))
             audit["passages"] += len(passages)
             try:
                 cut = self._segmenter.split([passage.words for passage in passages])

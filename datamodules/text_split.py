@@ -121,7 +121,8 @@ class TextSplit(Dataset[TextBatch]):
         Args:
             where: Description of the texts, for the message.
         """
-        count, texts = self.counts["texts_all_unknown"], len(self.ids)
+        count = self.counts["texts_all_unknown"]
+        texts = len(self.ids)
         if count > UNKNOWN_SHARE * texts:
             warn(
                 f"{where}: in {count} of {texts} texts ({count / texts:.0%}) every token is unknown, so a classifier "
@@ -134,7 +135,8 @@ class TextSplit(Dataset[TextBatch]):
         Args:
             where: Description of the texts, for the message.
         """
-        unknown, tokens = self.counts["unknown_tokens"], self.counts["tokens"]
+        unknown = self.counts["unknown_tokens"]
+        tokens = self.counts["tokens"]
         if unknown > UNKNOWN_SHARE * tokens:
             warn(
                 f"{where}: {unknown} of {tokens} tokens ({unknown / tokens:.0%}) are unknown, but none of train, so "

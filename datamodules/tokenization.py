@@ -18,7 +18,8 @@ from attention_probing.results import Flags, Integers
 from attention_probing.results.digests import digest
 from attention_probing.results.errors import pluralize, setting
 
-PAD, UNKNOWN, MASK, START, END, SEPARATOR = SPECIALS = ("<pad>", "<unk>", "<mask>", "<s>", "</s>", "<sep>")
+SPECIALS = ("<pad>", "<unk>", "<mask>", "<s>", "</s>", "<sep>")
+PAD, UNKNOWN, MASK, START, END, SEPARATOR = SPECIALS
 """First entries of a vocabulary of words. A word of the corpus that is spelled like one of them is unknown."""
 
 
@@ -427,7 +428,8 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
     for item, paired in enumerate(words.paired):
         start, middle, stop = words.offsets[2 * item : 2 * item + 3]
         texts.append(" ".join(forms[start:middle]))
-        pairs.append(" ".join(forms[middle:stop]) if paired else None)
+        pair = " ".join(forms[middle:stop])
+        pairs.append(pair if paired else None)
     pieces_of_texts = tokenizer.split(texts, pairs)
     sizes = np.array([len(form) for form in forms], np.int64) + 1  # of each word with its blank
     word_of_piece = []
@@ -440,9 +442,10 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
                 blanks = np.cumsum(sizes[start:stop]) - sizes[start:stop] - 1  # place of the blank before each word
                 word[inside] = start + np.searchsorted(blanks, pieces.starts[inside], side="right") - 1
         word_of_piece.append(word)
+    lengths = [len(pieces.ids) for pieces in pieces_of_texts]
     return TokenizedTexts(
         codes=np.concatenate([pieces.ids for pieces in pieces_of_texts]),
-        offsets=np.concatenate(([0], np.cumsum([len(pieces.ids) for pieces in pieces_of_texts]))),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
         sources=np.concatenate([pieces.sources for pieces in pieces_of_texts]),
         words=np.concatenate(word_of_piece),
         blank=sum(pieces.blank for pieces in pieces_of_texts),

@@ -99,8 +99,9 @@ class WordVectors:
 
     def rows(self, words: Sequence[str]) -> NDArray[np.int64]:
         """Return the row in `matrix` of each word, int64 `[words]`; −1, the row of zeros, for an unknown word."""
-        forms = [word.lower() for word in words] if self.lowercase else words
-        return np.array([self.index.get(form, -1) for form in forms], np.int64)
+        if self.lowercase:
+            words = [word.lower() for word in words]
+        return np.array([self.index.get(word, -1) for word in words], np.int64)
 
 
 def load_vectors(
@@ -221,18 +222,21 @@ def _report(origin: _VectorOrigin, vectors: WordVectors, coverage: Mapping[str, 
 
 def _embed(source: EncoderSource, encoder: Callable[[], Encoder] | None, wanted: Sequence[str]) -> WordVectors:
     """Return the encoder's input embeddings of the words that have a piece."""
-    loaded = Encoder(source) if encoder is None else encoder()
-    embedded = embed_words(loaded, wanted)
+    if encoder is None:
+        encoder = partial(Encoder, source)
+    embedded = embed_words(encoder(), wanted)
     has_piece = np.flatnonzero(embedded.pieces)
     index = {wanted[place]: row for row, place in enumerate(has_piece.tolist())}
-    return WordVectors(index, embedded.vectors[has_piece], {"types_all_unknown": int(embedded.unknown.sum())})
+    audit = {"types_all_unknown": int(embedded.unknown.sum())}
+    return WordVectors(index, embedded.vectors[has_piece], audit)
 
 
 def _cached_vectors(origin: _VectorOrigin, wanted: Sequence[str], lowercase: bool, folder: Path) -> WordVectors:
     """Return the kept vectors of these words, with a last row of zeros; read them if none are kept undamaged."""
+    source = {name: value for name, value in origin.identity.items() if name != "file"}
     key = {
         "version": VECTORS_VERSION,
-        "source": {name: value for name, value in origin.identity.items() if name != "file"},
+        "source": source,
         "words": digest("\n".join(wanted).encode()),
         "lowercase": lowercase,
     }
@@ -351,7 +355,8 @@ def _read_kv(path: Path, wanted: Collection[str]) -> WordVectors:
         wrong = f"the word vectors cannot be read ({type(error).__name__}: {error})"
         remedy = "Fetch the file again if it is cut off; it needs its .npy files"
         raise UserError.at(path, None, wrong, remedy) from error
-    return WordVectors({word: row for row, word in enumerate(words)}, matrix, {})
+    index = {word: row for row, word in enumerate(words)}
+    return WordVectors(index, matrix, {})
 
 
 def vocabulary_vectors(
