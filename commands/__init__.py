@@ -177,6 +177,8 @@ def _run(words: Sequence[str]) -> int:
         if not is_interrupt:
             raise
         if is_first():
-            told = str(end) if isinstance(end, KeyboardInterrupt) else ""
-            print(f"Interrupted. {told or _AFTER_INTERRUPT.get(words[0], STARTS_AGAIN)}", file=sys.stderr)
+            advice = _AFTER_INTERRUPT.get(words[0], STARTS_AGAIN)
+            if isinstance(end, KeyboardInterrupt):
+                advice = str(end) or advice
+            print(f"Interrupted. {advice}", file=sys.stderr)
         return 130

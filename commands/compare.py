@@ -95,7 +95,9 @@ def _list_units(score: str, unit: Unit, contrasts: Sequence[Contrast]) -> dict[s
     units: dict[str, Unit | Sequence[Unit]] = {score: unit}
     if contrasts:
         units["difference"] = unit
-        units["permutation.p"] = ["p", *(contrast.p_unit for contrast in contrasts)]
+        units_of_p: list[Unit] = ["p"]
+        units_of_p += [contrast.p_unit for contrast in contrasts]
+        units["permutation.p"] = units_of_p
     if len(contrasts) > 1:
         units["holm.p"] = units["permutation.p"]
     return units

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import pandas as pd
 
@@ -72,11 +73,13 @@ def estimate_sides(sides: Sequence[Side]) -> list[Estimate]:
         sides: The sides; all their runs have the same items.
     """
     share = all(side.is_share for side in sides)
-    runs = [counts for side in sides for counts in side.counts]
-    renumbered = iter(with_common_units(runs))
+    counts_of_runs: list[pd.DataFrame] = []
+    for side in sides:
+        counts_of_runs += side.counts
+    renumbered = iter(with_common_units(counts_of_runs))
     estimates = []
     for side in sides:
-        seeds = [next(renumbered) for _ in side.counts]
+        seeds = list(islice(renumbered, len(side.counts)))
         estimates.append(estimate_from_counts(seeds, side.unit, share=share, draws=TEST_DRAWS))
     return estimates
 

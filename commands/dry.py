@@ -245,9 +245,10 @@ def _readings_of_twins(reads: int, twins: Collection[TwinName], *, streams: bool
 
 def _kind(accelerator: str) -> str:
     """Return the kind of device that an accelerator of Lightning's Trainer stands for."""
+    is_cpu = accelerator == "cpu"
     if accelerator == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return "cpu" if accelerator == "cpu" else "cuda"
+        is_cpu = not torch.cuda.is_available()
+    return "cpu" if is_cpu else "cuda"
 
 
 def load_kernels(size: int) -> None:
@@ -300,32 +301,44 @@ def layout(prediction: RunCosts) -> Table:
 def describe(prediction: RunCosts) -> dict[str, str]:
     """Return the lines of a prediction by their names."""
     encoder = prediction.encoder
+    files = ", ".join(prediction.costs)
     costs = prediction.costs.values()
+    pieces_in_all = sum(one.pieces for one in costs)
+    passes = pluralize(prediction.passes, "forward pass", "forward passes")
+    kind = type(encoder.model).__name__
+    heads = f"{encoder.layers} layers × {encoder.heads} heads"
+    layers = f"{kind}, {heads}, {encoder.parameters:,} parameters"
+    dtype = str(encoder.model.dtype).removeprefix("torch.")
+    weights = f"{decimal(encoder.weights)} in {dtype}"
+    if prediction.encoders > 1:
+        layers += ", and the same with untrained layers"
+        weights += ", twice"
     largest = max(costs, key=lambda one: one.layer)
     batch, pieces = largest.largest
-    heads = f"{encoder.layers} layers × {encoder.heads} heads"
-    dtype = str(encoder.model.dtype).removeprefix("torch.")
+    memory_of_pass = max(one.memory for one in costs)
     workers = max(one.workers for one in costs)
-    twice = ", and the same with untrained layers" if prediction.encoders > 1 else ""
-    lines = {
-        "data": f"{', '.join(prediction.costs)}: {sum(one.pieces for one in costs):,} pieces; "
-        f"{pluralize(prediction.passes, 'forward pass', 'forward passes')}",
-        "encoder": f"{type(encoder.model).__name__}, {heads}, {encoder.parameters:,} parameters{twice}",
-        "weights": f"{decimal(encoder.weights)} in {dtype}{', twice' if twice else ''}",
+    store = f"{decimal(prediction.disk)} on disk"
+    if prediction.streams:
+        store = "nothing: the attention is streamed"
+    return {
+        "data": f"{files}: {pieces_in_all:,} pieces; {passes}",
+        "encoder": layers,
+        "weights": weights,
         "one layer": f"{decimal(largest.layer)} of attention in the largest pass, {batch} × {pieces} pieces; all "
         f"layers, {decimal(largest.attention)}, never exist at once",
-        "passes": f"{decimal(max(one.memory for one in costs))}, {workers} at a time",
+        "passes": f"{decimal(memory_of_pass)}, {workers} at a time",
         "memory": _describe_memory(prediction),
-        "store": "nothing: the attention is streamed" if prediction.streams else f"{decimal(prediction.disk)} on disk",
+        "store": store,
         "time": _describe_time(prediction),
     }
-    return lines
 
 
 def _describe_memory(prediction: RunCosts) -> str:
     if prediction.device == "cpu":
-        own = decimal(prediction.host)
-        peak = f"{decimal(prediction.memory)} at the peak, {own} of it for program, tokenizer and corpus"
+        peak = (
+            f"{decimal(prediction.memory)} at the peak, {decimal(prediction.host)} of it for program, tokenizer and "
+            "corpus"
+        )
         if prediction.is_of_drawing:
             peak += "; most is needed where random weights are drawn beside the pretrained ones, which are read again"
         return peak

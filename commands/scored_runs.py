@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import pandas as pd
@@ -178,11 +179,11 @@ def read_groups(names: Sequence[str], score: str | None, common: bool) -> tuple[
             raise RecordError(f"{run.folder} is named twice. Name each run once")
         folders.add(run.folder.resolve())
     groups = group_seeds(runs)
-    runs, cautions = restrict_to_same_items([run for group in groups for run in group], common)
-    cautions += list_cautions(runs)
-    rest = iter(runs)
-    restricted = [[next(rest) for _ in group] for group in groups]
-    return restricted, cautions
+    restricted, cautions = restrict_to_same_items(list(chain.from_iterable(groups)), common)
+    cautions += list_cautions(restricted)
+    following = iter(restricted)
+    restricted_groups = [list(islice(following, len(group))) for group in groups]
+    return restricted_groups, cautions
 
 
 def group_seeds(runs: Sequence[ScoredRun]) -> list[list[ScoredRun]]:

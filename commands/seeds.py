@@ -88,11 +88,12 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     have_counts = all(score in record.ratios and record.items is not None for record in records)
     if not have_counts or math.isnan(mean.value):
         return mean
-    if len(records) == 1 and records[0].scores[score].low is not None:
+    estimates = [record.scores[score] for record in records]
+    if len(estimates) == 1 and estimates[0].low is not None:
         return mean
+    counts = [record.counts(score) for record in records]
     share = all(score in record.shares for record in records)
-    from_counts = estimate_from_counts([record.counts(score) for record in records], mean.unit, share=share)
-    from_counts = as_left_out(from_counts, [record.scores[score] for record in records])
+    from_counts = as_left_out(estimate_from_counts(counts, mean.unit, share=share), estimates)
     return replace(mean, low=from_counts.low, high=from_counts.high)
 
 

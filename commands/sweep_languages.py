@@ -88,8 +88,10 @@ def find_source(corpora: Corpora, source: str, where: str) -> str:
 
 def make_language_axis(corpora: Corpora, source: str) -> dict[str, Any]:
     """Return the values of the axis of languages; the source language is the first, because others need its rows."""
-    names = [source, *(name for name in corpora if name != source)]
-    return {name: {"set": {"data.corpus": corpora[name]}} for name in names}
+    axis = {}
+    for name in dict.fromkeys([source, *corpora]):
+        axis[name] = {"set": {"data.corpus": corpora[name]}}
+    return axis
 
 
 def fill_in_source(rows: Mapping[Labels, Sequence[Any]], corpora: Corpora, source: str) -> dict[Labels, list[Any]]:
@@ -106,8 +108,9 @@ def fill_in_source(rows: Mapping[Labels, Sequence[Any]], corpora: Corpora, sourc
     filled = {}
     for labels, entries in rows.items():
         language = labels[0]
-        transfers = SOURCE in str(entries)
-        applies = language != source if transfers else not has_test_alone(corpora[language])
+        applies = not has_test_alone(corpora[language])
+        if SOURCE in str(entries):
+            applies = language != source
         if applies:
             filled[labels] = [_fill_in(entry, source, corpora[source]) for entry in entries]
     return filled

@@ -441,10 +441,11 @@ def _list_entries_of_grid(
     if prod(map(len, axes.values())) > MOST:
         raise UserError(f"{where}: {_TOO_MANY}")
     _refuse_options_of_axes(axes, where, extra)
-    entries = {}
-    for cell in product(*(values.items() for values in axes.values())):
-        labels = tuple(label for label, _ in cell)
-        entries[labels] = [shared, *(entry for _, entry in cell)]
+    entries: dict[tuple[str, ...], list[Any]] = {}
+    for labels in product(*axes.values()):
+        entries[labels] = [shared]
+        for values, label in zip(axes.values(), labels, strict=True):
+            entries[labels].append(values[label])
     return tuple(axes), entries
 
 
@@ -478,14 +479,12 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
         UserError: Two columns have the same name, or a chosen column does not exist.
     """
     everything = [*labels, "seeds", "epochs"]
-    shown = [*labels, "seeds", "epochs"]
     for score in scores:
         everything.append(score)
         everything += [f"{score}.{statistic}" for statistic in STATISTICS]
+    names = everything
     if len(scores) == 1:
-        shown += [*scores, *STATISTICS]
-    else:
-        shown = everything
+        names = [*labels, "seeds", "epochs", *scores, *STATISTICS]
     for table in (everything, [*labels, *RUN_COLUMNS, *scores]):
         twice = [name for name in table if table.count(name) > 1]
         if twice:
@@ -493,7 +492,7 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
                 f"{where}: two columns would be called `{twice[0]}`. Rename the label, the axis or the score"
             )
     columns = {}
-    for name in chosen or shown:
+    for name in chosen or names:
         columns[name] = f"{scores[0]}.{name}" if name in STATISTICS else name
         if columns[name] not in everything:
             raise UserError(

@@ -1,6 +1,7 @@
 """Scores that a row of a sweep takes from its runs."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from attention_probing.commands.sweep_rows import Row
 from attention_probing.results.errors import near
@@ -19,7 +20,7 @@ def describe_missing(score: str, row: Row, seed: int, records: Sequence[Record])
     """Return the message that no run of a row and seed has a score."""
     files = ", ".join(str(record.path) for record in records)
     have = "has" if len(records) == 1 else "have"
-    names = [name for record in records for name in record.scores]
+    names = list(chain.from_iterable(record.scores for record in records))
     return (
         f"row `{row.name}`, seed {seed}: {files} {have} no score `{score}`{near(score, names)}; the scores are "
         f"{', '.join(names)}. Name one of them under the row's `scores`, or null for an empty cell"
@@ -34,13 +35,13 @@ def missing_scores(row: Row, records: Mapping[str, Record]) -> list[str]:
         records: Results of all finished runs of the sweep, by key of the run.
     """
     messages = []
-    for seed, of_seed in row.done(records).items():
+    for seed, records_of_seed in row.done(records).items():
         for score in row.scores.values():
             if not score:
                 continue
-            record = record_with(score, of_seed)
+            record = record_with(score, records_of_seed)
             if record is None:
-                messages.append(describe_missing(score, row, seed, of_seed))
+                messages.append(describe_missing(score, row, seed, records_of_seed))
                 continue
             try:
                 record.number(score)

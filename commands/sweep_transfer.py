@@ -114,26 +114,30 @@ def compare_transfer(own: Record | None, transferred: Record | None, score: str)
     """
     if own is None or transferred is None or own is transferred:
         return dict(_NOT_COMPARED)
-    sides = [Side.from_records(score, [run]) for run in (own, transferred)]
-    items = shared_items(sides)
-    alone_in_own, alone_in_transferred = (len(side.counts[0]) - len(items) for side in sides)
+    side_of_own = Side.from_records(score, [own])
+    side = Side.from_records(score, [transferred])
+    items = shared_items([side_of_own, side])
+    alone_in_own = len(side_of_own.counts[0]) - len(items)
+    alone_in_transferred = len(side.counts[0]) - len(items)
     if alone_in_own or alone_in_transferred:
         raise RecordError(
             f"{own.path.parent} and {transferred.path.parent} were not scored on the same items: {alone_in_own} only "
             f"in the former, {alone_in_transferred} only in the latter, {len(items)} in both. If the test file has "
             "changed since, remove the folder of the older run, and give the command again"
         )
-    counts_of_own, counts = (side.on(items).counts[0] for side in sides)
+    [counts_of_own] = side_of_own.on(items).counts
+    [counts] = side.on(items).counts
     estimate = paired_bootstrap(
         counts["numerator"],
         counts["denominator"],
         counts_of_own["numerator"],
         counts_of_own["denominator"],
-        share=all(side.is_share for side in sides),
+        share=side_of_own.is_share and side.is_share,
         units=counts_of_own["unit"],
     )
-    p = NAN if estimate.p is None else estimate.p
-    return {**replace(estimate, p=None).columns("difference"), "p": p}
+    columns = replace(estimate, p=None).columns("difference")
+    columns["p"] = NAN if estimate.p is None else estimate.p
+    return columns
 
 
 _DIFFERENCE = ("difference", "difference.low", "difference.high", "p")
@@ -165,13 +169,12 @@ def compare_heads(languages: Languages) -> tuple[pd.DataFrame, Refusals]:
             head = heads.get(relation)
             head_of_source = heads_of_source.get(relation)
             row = {"language": language, "relation": relation, **_describe_head(head, head_of_source)}
-            has_both = head is not None and head_of_source is not None
-            pair = (own, transferred) if has_both else (None, None)
-            try:
-                row |= compare_transfer(*pair, f"heads.{relation}")
-            except RecordError as error:
-                row |= _NOT_COMPARED
-                refusals.setdefault((language, str(error)), []).append(relation)
+            row |= _NOT_COMPARED
+            if head is not None and head_of_source is not None:
+                try:
+                    row |= compare_transfer(own, transferred, f"heads.{relation}")
+                except RecordError as error:
+                    refusals.setdefault((language, str(error)), []).append(relation)
             rows.append(row)
     frame = pd.DataFrame(rows, columns=_COLUMNS_OF_HEADS)
     frame = frame.astype(dict.fromkeys(("head", "direction", "source_head"), object))  # also without any head
@@ -186,7 +189,7 @@ _COLUMNS_OF_HEADS = ["language", "relation", "n", *_OF_OWN, *_OVER_OFFSET, "sour
 
 def _records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a table by name of column."""
-    return [{str(name): cell for name, cell in row.items()} for row in frame.to_dict("records")]
+    return frame.rename(columns=str).to_dict("records")  # type: ignore[return-value]
 
 
 def _rows_of_heads(run: Record | None) -> dict[str, Mapping[str, Any]]:
@@ -204,9 +207,12 @@ def _describe_head(own: Mapping[str, Any] | None, transferred: Mapping[str, Any]
     """Return the columns of the own head and of that of the source."""
     row: dict[str, Any] = {}
     if own is not None:
-        row |= {name: own[name] for name in ("n", *_OF_OWN, *_OVER_OFFSET)}
+        for name in ("n", *_OF_OWN, *_OVER_OFFSET):
+            row[name] = own[name]
     if transferred is not None:
-        row |= {"n": transferred["n"], "source_head": transferred["head"], "transferred": transferred["test"]}
+        row["n"] = transferred["n"]
+        row["source_head"] = transferred["head"]
+        row["transferred"] = transferred["test"]
     return row
 
 
@@ -342,7 +348,9 @@ def compare_languages(languages: Languages) -> tuple[Result, Provenance] | None:
         tables["heads"] = _make_table(best, shares, LEAST_P)
         answers.append(_answer_of_heads(best, languages.source))
     parts = [part for part in answers if part]
-    answer = fill_sentence("; ".join(parts), {}) if parts else ""
+    answer = ""
+    if parts:
+        answer = fill_sentence("; ".join(parts), {})
     blank = describe_blanks(languages)
     blank += _describe_refusals(refusals_of_heads, languages.source, "head")
     blank += _describe_refusals(refusals_of_probes, languages.source, "probe")
@@ -401,12 +409,11 @@ def _format_points(share: float) -> str:
 
 def _draw_gain(best: pd.DataFrame) -> HeatMap:
     gains = widen(best, best["over_offset"])
-    relations, languages = (list(map(str, axis)) for axis in gains.axes)
     return HeatMap(
         "Best head of each relation: accuracy above that of the best offset",
         gains.to_numpy(np.float64),
-        relations,
-        languages,
+        [str(relation) for relation in gains.index],
+        [str(language) for language in gains.columns],
         "relation",
         AXIS,
         "above the best offset",

@@ -160,13 +160,13 @@ def add_twins(result: Result, twins: Mapping[TwinName, Result]) -> Result:
                 )
         audit[f"{TWINS}.{name}"] = f"{TWINS}/{name}"
     tables = dict(result.tables)
-    if _compared(result):
+    if _compared_scores(result):
         tables = {TABLE: _side_by_side(result, twins), **tables}
     answer = f"{result.answer} {describe_twins(result, twins)}".strip()
     return replace(result, scores=scores, tables=tables, answer=answer, audit=audit)
 
 
-def _compared(result: Result) -> list[str]:
+def _compared_scores(result: Result) -> list[str]:
     """Return the headline scores that are compared with twins: those with random weights are controls themselves."""
     return [score for score in result.headline if not score.startswith("random_init.")]
 
@@ -180,11 +180,11 @@ def _side_by_side(result: Result, twins: Mapping[TwinName, Result]) -> Table:
     units: list[Unit] = []
     without_interval = []
     items: dict[str, list[float]] = {world: [] for world in worlds}
-    for score in _compared(result):
+    for score in _compared_scores(result):
         row: dict[str, object] = {"score": score}
         unit = result.scores[score].unit
-        for world, known in worlds.items():
-            estimate = known.get(score, Estimate(nan, unit=unit))
+        for world, scores in worlds.items():
+            estimate = scores.get(score, Estimate(nan, unit=unit))
             row[world] = float(estimate.value)
             row[f"{world}.low"] = nan if estimate.low is None else estimate.low
             row[f"{world}.high"] = nan if estimate.high is None else estimate.high
