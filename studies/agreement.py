@@ -54,7 +54,9 @@ class HeadAgreement(Measure[DependencyDataModule]):
     def __init__(self, ablation: str, kind: Literal[OffKind, "patch"] = "uniform", relation: str = ALL) -> None:
         super().__init__()
         self.lost = lost_without(Path(ablation).expanduser(), kind)
-        self.ablation, self.kind, self.relation = ablation, kind, relation
+        self.ablation = ablation
+        self.kind = kind
+        self.relation = relation
 
     def begin(self) -> None:
         data = self.data
@@ -62,66 +64,88 @@ class HeadAgreement(Measure[DependencyDataModule]):
         if not data.options.measured.has_heads:
             raise UserError(
                 f"{setting('data.options.quantity')}: {data.options.quantity} has one map for each layer, and no "
-                f"number "
-                "for each head to compare with its ablation. Choose attention, norms or effective."
+                "number for each head to compare with its ablation. Choose attention, norms or effective."
             )
         names = HeadNames(data.layers, data.heads)
         self._names = [names.head(place) for place in range(len(names))]
-        whole = data.options.layers is None and data.options.heads is None
-        strange = set(self._names) ^ set(self.lost.index) if whole else set(self._names) - set(self.lost.index)
-        if strange or len(self._names) < _LEAST:
-            fault = (
-                f"head {min(strange)} is in only one of the two"
-                if strange
-                else f"there are only {len(self._names)} heads"
-            )
-            raise UserError(
-                f"{setting(WHAT)}: {self.ablation} and the encoder do not fit: {fault}. Name a run on a model "
-                f"fine-tuned from "
-                "the same encoder, and keep at least three heads."
-            )
-        ablated, own = str(self.lost.attrs["encoder"]), str(data.provenance.encoder.get("name", ""))
-        if ablated != own:
+        self._check_heads(reads_all=data.options.layers is None and data.options.heads is None)
+        ablated = str(self.lost.attrs["encoder"])
+        encoder = str(data.provenance.encoder.get("name", ""))
+        if ablated != encoder:
             rank_zero_warn(
                 f"{self.ablation} ablates heads of {ablated or 'a model without a name'}, and the accuracies are those "
-                f"of {own}: τ compares the same heads only if one was fine-tuned from the other."
+                f"of {encoder}: τ compares the same heads only if one was fine-tuned from the other."
             )
         self._rows: dict[Split, Rows] = {split: Rows() for split in STAGES["test"]}
+
+    def _check_heads(self, *, reads_all: bool) -> None:
+        """Raise UserError if the heads are not those of the ablation, or if they are too few.
+
+        Args:
+            reads_all: True if all heads of the encoder are read; else some heads of the ablation may be missing.
+        """
+        heads = set(self._names)
+        ablated = set(self.lost.index)
+        strange = heads - ablated
+        if reads_all:
+            strange = heads ^ ablated
+        if strange:
+            fault = f"head {min(strange)} is in only one of the two"
+        elif len(heads) < _LEAST:
+            fault = f"there are only {len(heads)} heads"
+        else:
+            return
+        raise UserError(
+            f"{setting(WHAT)}: {self.ablation} and the encoder do not fit: {fault}. Name a run on a model fine-tuned "
+            "from the same encoder, and keep at least three heads."
+        )
 
     def update(self, batch: AttentionBatch) -> None:
         predicted = most_attended(batch.attention, batch.lengths).flatten(2)
         add_arcs(self._rows[batch.split], batch, heads=predicted)
 
     def result(self) -> Result:
-        dev, test = (self._accuracies(split) for split in ("dev", "test"))
-        accuracy = np.take_along_axis(test, dev.argmax(0)[None], 0)[0]
+        dev = self._accuracies("dev")
+        test = self._accuracies("test")
+        best_direction = dev.argmax(0)
+        accuracy = np.take_along_axis(test, best_direction[None], 0)[0]
         lost = self.lost.loc[self._names].to_numpy()
         items = pd.DataFrame({"id": self._names, "pseudo_value": pseudo_values(accuracy, lost), "heads": 1})
         ratios = {"ablation_tau": ("pseudo_value", "heads")}
         scores = ratio_scores(items, ratios, share=False, seed=self.seed)
         frame = pd.DataFrame({"head": self._names, "accuracy": accuracy, "lost": lost})
         units: dict[str, Unit] = {"accuracy": "fraction", "lost": self.lost.attrs["unit"]}
-        audit = {"ablation": self.ablation, "kind": self.kind, "score": self.lost.attrs["score"]}
-        audit |= {"encoder_of_ablation": self.lost.attrs["encoder"]}
-        tables = {"head_agreement": Table(frame, units)}
         answer = "over {n} heads Kendall's τ of accuracy and of what ablating them loses is {ablation_tau:ratio}"
-        answer = fill_sentence(answer, scores, n=len(self._names))
-        return Result(self.experiment, scores, tables, {}, audit, items, ratios, ["ablation_tau"], answer)
+        return Result(
+            self.experiment,
+            scores,
+            {"head_agreement": Table(frame, units)},
+            audit={
+                "ablation": self.ablation,
+                "kind": self.kind,
+                "score": self.lost.attrs["score"],
+                "encoder_of_ablation": self.lost.attrs["encoder"],
+            },
+            items=items,
+            ratios=ratios,
+            headline=["ablation_tau"],
+            answer=fill_sentence(answer, scores, n=len(self._names)),
+        )
 
     def _accuracies(self, split: Split) -> Floats:
         """Return the accuracy of each head on the words of the relation, `[directions, heads]`."""
         arcs, columns = take_arcs(self._rows[split])
-        found = Predictions(arcs, self.data.relations, columns["heads"])
-        if self.relation not in found.groups:
+        predictions = Predictions(arcs, self.data.relations, columns["heads"])
+        if self.relation not in predictions.groups:
             raise UserError(
                 f"{setting('model.relation')}: no word of {split} has the relation {self.relation!r}"
-                f"{near(self.relation, found.groups)}; there are {', '.join(found.groups)}."
+                f"{near(self.relation, predictions.groups)}; there are {', '.join(predictions.groups)}."
             )
-        return found.accuracies(self.relation).reshape(2, -1)
+        return predictions.accuracies(self.relation).reshape(2, -1)
 
 
 def lost_without(run: Path, kind: str) -> pd.Series:
-    """Return what a score loses when one head is ablated, by name of the head, from a run of `HeadAblation`.
+    """Return the loss of a score when one head is ablated, by name of the head, from a run of `HeadAblation`.
 
     Args:
         run: Folder of the run, or its `results.json`.
@@ -138,29 +162,30 @@ def lost_without(run: Path, kind: str) -> pd.Series:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         fault = find_alteration(path, content)
-        score, falls = content["audit"]["score"], content["audit"]["lower_is_better"]
+        score = content["audit"]["score"]
+        attributes = {"score": score, "unit": content["units"][score], "encoder": content["encoder"].get("name", "")}
         frame = read_csv(path_below(path.parent, content["tables"]["ablation"]), na_values=[""])
-        about = {"score": score, "unit": content["units"][score], "encoder": content["encoder"].get("name", "")}
         kinds = frame["kind"].unique().tolist()
-        own = frame[frame["kind"] == kind]
-        names = own["layer"].astype(str) + "-" + own["head"].astype(str)
-        found = (own["difference"] if falls else -own["difference"]).set_axis(names).astype(np.float64)
+        ablated = frame[frame["kind"] == kind]
+        names = ablated["layer"].astype(str) + "-" + ablated["head"].astype(str)
+        losses = ablated["difference"].set_axis(names).astype(np.float64)
+        if not content["audit"]["lower_is_better"]:
+            losses = -losses
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{setting(WHAT)}: {path} is not the result of an ablation of single heads ({type(error).__name__}: "
-            f"{error}). Name "
-            "a run of configs/kovaleva2019/ablation.yaml."
+            f"{error}). Name a run of configs/kovaleva2019/ablation.yaml."
         ) from None
     if fault:
         raise UserError(f"{setting(WHAT)}: {fault}.")
-    if found.empty:
+    if losses.empty:
         raise UserError(
             f"{setting(WHAT)}: {run} has no ablation of the kind {kind!r}; kind must be {one_of(kind, kinds)}."
         )
-    if not np.isfinite(found).all():
+    if not np.isfinite(losses).all():
         raise UserError(f"{setting(WHAT)}: {run} has a loss that is not a finite number. Run the ablation again.")
-    found.attrs |= about
-    return found
+    losses.attrs |= attributes
+    return losses
 
 
 def pseudo_values(one: Floats, other: Floats) -> Floats:
@@ -171,6 +196,8 @@ def pseudo_values(one: Floats, other: Floats) -> Floats:
         other: Another number for each item, `[n]`.
     """
     agree = np.sign(one[:, None] - one) * np.sign(other[:, None] - other)
-    n, total, own = len(one), agree.sum(), agree.sum(1)
-    found: Floats = total / (n - 1) - (total - 2 * own) / (n - 2)
-    return found
+    n = len(one)
+    total = agree.sum()
+    of_item = agree.sum(1)
+    values: Floats = total / (n - 1) - (total - 2 * of_item) / (n - 2)
+    return values

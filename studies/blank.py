@@ -65,7 +65,8 @@ class WordModel:
         Raises:
             EncoderError: The folder exists, or cannot be written.
         """
-        with new_model_folder(path := Path(folder).expanduser()) as partial:
+        path = Path(folder).expanduser()
+        with new_model_folder(path) as partial:
             self.model.save_pretrained(partial)
             self.tokenizer.save_pretrained(partial)
         return path

@@ -213,12 +213,14 @@ def largest_difference(one: Tensor, other: Tensor, real: Sequence[slice], *, squ
         square: True for maps.
     """
     largest = 0.0
-    for row, some in enumerate(real):
-        mine, own = one[row], other[row]
+    for row, positions in enumerate(real):
+        places: tuple[slice, ...] = ()  # of the state of a whole text
         if square:
-            mine, own = mine[:, some, some], own[:, some, some]
-        elif own.dim() > 1:  # not the state of a whole text
-            mine, own = mine[some], own[some]
-        difference = (mine - own).abs().max() / own.abs().max().clamp_min(1)
+            places = (slice(None), positions, positions)
+        elif other.dim() > 2:
+            places = (positions,)
+        numbers = one[row][places]
+        reference = other[row][places]
+        difference = (numbers - reference).abs().max() / reference.abs().max().clamp_min(1)
         largest = max(largest, float(difference.nan_to_num(9)))
     return largest

@@ -411,10 +411,11 @@ def errors_beside_others(rng: Draw, effect: float, texts: int = 200) -> float:
     log_odds = 0.8 * (sets[0, :, :, 0] + confidence) + effect * sets[1, :, :, 0] - 1
     dev, test = rng.random((2, texts)) < expit(log_odds)
     numbers = []
-    halves = [np.arange(texts), *(np.flatnonzero(rng.integers(2, size=texts)) for _ in range(10))]
+    fits = [np.arange(texts)]
+    fits += [np.flatnonzero(rng.integers(2, size=texts)) for _ in range(10)]
     for used in (2, 1):
         areas: list[Estimate] = []
-        for fitted in halves:
+        for fitted in fits:
             scores = _stacked_scores([*sets[:used]], confidence, dev, fitted)
             areas.append(auroc_of_errors(scores, test, 100 if areas else DRAWS))
         numbers.append(FittedNumber.from_seeds(areas[:1], [areas[1:]]))

@@ -19,7 +19,7 @@ PLAN = Path(__file__).resolve().parent.parent / "configs" / "models.yaml"
 
 
 def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> pd.DataFrame:
-    """Return the table: each score with its interval, and what it is compared with in parentheses.
+    """Return the table: each score with its interval, and in parentheses the number that it is compared with.
 
     Args:
         folder: Folder of the sweep.
@@ -27,7 +27,7 @@ def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> pd.DataFrame:
     """
     scores = read_record(folder / "results.json").scores
     known = {name: score for name, score in scores.items() if not math.isnan(score.value)}
-    found: dict[str, dict[str, str]] = {}
+    lines: dict[str, dict[str, str]] = {}
     for question, model in rows:
         row = f"{question} × {model}"
         score = known.get(f"{row}.score")
@@ -35,8 +35,9 @@ def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> pd.DataFrame:
         cell = DASH if score is None else score_cell(score)
         if score is not None and beside is not None:
             cell += f" ({format_number(beside.value, beside.unit, missing=DASH)})"
-        found.setdefault(question, {"question": question})[model] = cell
-    return pd.DataFrame(found.values())
+        line = lines.setdefault(question, {"question": question})
+        line[model] = cell
+    return pd.DataFrame(lines.values())
 
 
 def main(args: Sequence[str]) -> int:

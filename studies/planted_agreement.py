@@ -104,7 +104,7 @@ def agreement_model(seed: int = 0) -> AgreementModel:
         for number, verb in _VERBS.items():
             sign = 1 if number == "g" else -1
             model.lm_head.weight[tokenizer.convert_tokens_to_ids(verb), _PREDICTED] = _LOGIT * sign
-    needed, *decoys = (f"2-{place + 1}" for place in places)
+    needed, *decoys = [f"2-{place + 1}" for place in places]
     return AgreementModel(model.eval(), tokenizer, needed, tuple(decoys))
 
 
@@ -160,12 +160,12 @@ def _sentences(paradigm: Paradigm, seed: int, number: int) -> Iterator[tuple[str
     """Yield the acceptable and the other sentence of each pair."""
     random = np.random.default_rng(seed)
     for place in range(number):
-        own = "gp"[place % 2]
-        other = _OTHER[own]
+        number_of_subject = "gp"[place % 2]
+        other = _OTHER[number_of_subject]
         subject, first, second = random.integers(_NOUNS, size=3)
         distractors = f"d{other}{first} d{other}{second}"
-        good = f"s{own}{subject} {distractors} {_VERBS[own]}"
-        bad = f"s{own}{subject} {distractors} {_VERBS[other]}"
+        good = f"s{number_of_subject}{subject} {distractors} {_VERBS[number_of_subject]}"
+        bad = f"s{number_of_subject}{subject} {distractors} {_VERBS[other]}"
         if paradigm == "subject":
-            bad = f"s{other}{subject} {distractors} {_VERBS[own]}"
+            bad = f"s{other}{subject} {distractors} {_VERBS[number_of_subject]}"
         yield good, bad
