@@ -35,7 +35,7 @@ _SECONDS = 0.02  # of a round of matrix products
 
 @dataclass(frozen=True)
 class RunCosts:
-    """What a run will need until its data are ready.
+    """Costs of a run until its data are ready.
 
     Attributes:
         encoder: The encoder, without weights.
@@ -231,7 +231,7 @@ def predict(data: object, stage: str, accelerator: str = "auto", twins: Collecti
 
 
 def _readings_of_twins(reads: int, twins: Collection[TwinName], *, streams: bool) -> int:
-    """Return how often null twins read a file: each as often as the run, but none what is in a store.
+    """Return the number of times that null twins read a file: each as often as the run, but not from a store.
 
     Args:
         reads: Number of times that the run reads the file.

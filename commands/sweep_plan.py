@@ -320,7 +320,7 @@ class _PlanReader:
         )
 
     def _read_need(self, option: str, rows: str | list[str], where: str) -> Need:
-        """Return what an option of a run needs, with the runs of all seeds."""
+        """Return the need of an option of a run, with the runs of all seeds."""
         if option not in NEEDS:
             raise UserError(
                 f"{where}: `needs` has `{option}`{near(option, NEEDS)}, but only {', '.join(NEEDS)} get what another "

@@ -43,7 +43,7 @@ class Run:
         options: Names and values of options of the program, sorted by name, so that a mapping (`data.vectors`)
             precedes its keys (`data.vectors.name`).
         seed: Seed of the run.
-        needs: What this run reads of other runs.
+        needs: Options that get files of other runs, with these runs.
     """
 
     command: str

@@ -43,8 +43,8 @@ class Sweeper:
 
     Attributes:
         records: Results of the finished runs, by key.
-        failed: Why each run failed that did, by key.
-        failed_before: Why each run failed that an earlier call began and this one did not, by key.
+        failed: Reason why a run failed, by key of the run.
+        failed_before: Reason why a run failed that an earlier call began and this one did not, by key of the run.
         left: Keys of the runs that are not begun because a run that they read failed.
         begun: Number of runs begun.
     """
@@ -315,7 +315,7 @@ def _value_of(need: Need, folders: Sequence[Path]) -> str:
     """Return the value of an option that needs what finished runs made.
 
     Args:
-        need: What is needed.
+        need: The option, and the runs that it reads.
         folders: Folders of the finished runs.
     """
     if need.is_list:

@@ -1,4 +1,4 @@
-"""What a training adds to the folder of its run: config, log, checkpoints, and the state from which it is continued."""
+"""Files that a training adds to the folder of its run: config, log, checkpoints, and the state to continue from."""
 
 import atexit
 import csv

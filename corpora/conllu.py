@@ -115,7 +115,7 @@ def no_text(path: Path, remedy: str) -> CorpusError:
 
     Args:
         path: The file.
-        remedy: What to do, if the running text is wanted.
+        remedy: Advice for a reader who needs the running text.
     """
     wrong = (
         f"the format does not say where a blank stands between two words, as "

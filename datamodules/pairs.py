@@ -132,7 +132,7 @@ class PairSplit(Dataset[PairBatch]):
             self._words.append(torch.tensor(words))
 
     def _count_texts(self, path: Path) -> Lengths:
-        """Return how many texts the model reads for the two sentences of each pair, `[pairs, 2]`."""
+        """Return the number of texts that the model reads for the two sentences of each pair, `[pairs, 2]`."""
         if self.masking is None:
             return np.ones((len(self.pairs), 2), np.int64)
         to_mask = np.array([int((words >= 0).sum()) for words in self._words], np.int64).reshape(-1, 2)

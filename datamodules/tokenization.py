@@ -272,7 +272,7 @@ def unread_words(
     options: TokenOptions,
     tokenized: tuple[Words, TokenizedTexts, Integers],
 ) -> Integers:
-    """Return how many words at the end of each text are cut off, wholly or in part, int64 `[texts]`.
+    """Return the number of words at the end of each text that are cut off, wholly or in part, int64 `[texts]`.
 
     Words are separated by white space. Only the first text of a pair is counted. If tokens are pieces, the last word
     that is read of a cut text counts too, because some of its pieces may be missing.
@@ -281,7 +281,7 @@ def unread_words(
         texts: The texts.
         tokenizer: See `tokenize`.
         options: See `tokenize`.
-        tokenized: What `tokenize` returned for them.
+        tokenized: Their tokens from `tokenize`.
     """
     words, tokens, lost = tokenized
     unread = np.zeros(len(texts), np.int64)

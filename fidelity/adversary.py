@@ -429,7 +429,7 @@ def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -
 
 
 def _best_pairs(classified: ClassifiedBatch, logits: Tensor, edge: Tensor) -> Tensor:
-    """Return what `_best_pair` returns, for so many texts at a time that memory stays bounded."""
+    """Return the best pairs of `_best_pair`, computed for so many texts at a time that memory stays bounded."""
     texts, size = logits.shape
     together = max(PAIRS_OF_PASS // size**2, 1)
     weights = torch.zeros_like(logits)

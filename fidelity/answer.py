@@ -78,7 +78,7 @@ def _is_one_of_several(results: Sequence[CheckpointResult]) -> bool:
 
 
 def _classifiers_at_chance(results: Sequence[CheckpointResult]) -> dict[str, str]:
-    """Return what to say of the variants that are not above the most frequent label, by variant."""
+    """Return a clause on each variant that is not above the most frequent label, by variant."""
     faults = {}
     for variant, runs in by_variant(results).items():
         fault = chance_fault(runs)
@@ -101,7 +101,7 @@ def _describe_chance(results: Sequence[CheckpointResult], at_chance: Mapping[str
 
 
 def chance_fault(runs: Sequence[CheckpointResult]) -> str:
-    """Return what to say of a classifier that is not above the most frequent gold label; empty if it is above.
+    """Return a clause on a classifier that is not above the most frequent gold label; empty if it is above.
 
     Args:
         runs: Results of one variant, one for each seed.
@@ -158,7 +158,7 @@ def _describe_claim(
     """Return a clause with the score of the first variant that has it, and how many others differ from that.
 
     Args:
-        clause: What the score says, with `{}` for the number, or `{change}` for a drop as a signed change.
+        clause: Clause on the score, with `{}` for the number, or `{change}` for a drop as a signed change.
         variants: Estimates of the score by variant, one for each seed.
         results: Results of all checkpoints.
     """

@@ -1,4 +1,4 @@
-"""What measurements of trained classifiers share: their checkpoints, and the data that these were trained on."""
+"""Base of the measurements of trained classifiers: their checkpoints, and the data that these were trained on."""
 
 from typing import ClassVar, Self
 

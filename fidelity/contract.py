@@ -53,7 +53,7 @@ def proportions(columns: Iterable[str], *, main: bool = False) -> dict[str, Scor
 
 
 class Reading(NamedTuple):
-    """How a score, or a measure of rankings, is read.
+    """Direction and meaning of a score, or of a measure of rankings.
 
     Attributes:
         better: `↑` if high values speak for attention or for the ranking, `↓` if low ones do, empty if neither.
@@ -157,8 +157,8 @@ class FidelityTest(ABC):
 
     Attributes:
         name: Name of the test.
-        readings: How scores are read, by name of the score; for scores `<ranking>.<measure>`, by name of the measure.
-            The table `judge` shows the measures in this order, or all measures if none is described.
+        readings: Direction and meaning of scores, by name of the score; for scores `<ranking>.<measure>`, by name of
+            the measure. The table `judge` shows the measures in this order, or all measures if none is described.
         rankings: Rankings of words that the test compares, by their names in columns and scores; see `check_rankings`.
         draws: Number of random orders of a text.
         why_at_most: Reason that `changed_copies` is an upper bound; empty if it is not.
@@ -183,7 +183,7 @@ class FidelityTest(ABC):
         """
 
     def changed_copies(self, classified: ClassifiedBatch) -> float:
-        """Return how many changed copies of these texts `measure` will classify, for the time left in the log.
+        """Return the number of changed copies of texts that `measure` will classify, for the time left in the log.
 
         It is an upper bound if `why_at_most` says why. It is infinite if it is not known before, which is the default.
         """

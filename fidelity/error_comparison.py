@@ -169,7 +169,7 @@ class FittedErrors:
         return weights
 
     def audit(self, noun: str) -> dict[str, object]:
-        """Return what was fitted, for the audit of a result.
+        """Return counts, strengths of the penalty and faults of the fits, for the audit of a result.
 
         Args:
             noun: Name of the decisions in the plural.

@@ -1,4 +1,4 @@
-"""Whether attention tells that a classifier errs (Ostmeier et al. 2026), beside the classifier's own confidence."""
+"""Prediction of a classifier's errors by its attention (Ostmeier et al. 2026), beside its own confidence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

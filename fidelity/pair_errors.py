@@ -1,4 +1,4 @@
-"""Whether attention tells that a decoder errs on a minimal pair (Ostmeier et al. 2026), beside its own confidence."""
+"""Prediction of a decoder's errors on minimal pairs by its attention (Ostmeier et al. 2026), beside its confidence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

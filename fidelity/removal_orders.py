@@ -124,7 +124,7 @@ class EveryLength:
         return None if words <= self.exact else self.beam
 
     def changed_copies(self, words: int, orders: int, removal: Removal) -> int:
-        """Return how many changed copies of a text are classified at most.
+        """Return the largest number of changed copies of a text that are classified.
 
         Args:
             words: Number of words n of the text.
@@ -236,7 +236,7 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
 
 
 def _bounds(classified: ClassifiedBatch, texts: Tensor, width: int | None, removal: Removal) -> Tensor:
-    """Return what `search_bounds` returns, `[2, texts]`, for texts with equally many words."""
+    """Return the bounds of `search_bounds`, `[2, texts]`, for texts with equally many words."""
     words = classified.words[texts]
     places = words.nonzero()[:, 1].view(len(texts), -1)
 

@@ -43,7 +43,7 @@ class Other:
 
     Attributes:
         column: Header of its column; empty for the column of the cell that is compared.
-        rows: What selects its row, one row of the table; empty for the row of the cell that is compared.
+        rows: Cells that its row must have, and no other row; empty for the row of the cell that is compared.
         part: Part of the cell.
         times: Factor of its number.
     """
@@ -66,9 +66,9 @@ class Claim:
         than: Number or cell on the other side.
         quantifier: `all` cells fulfil the comparison, or `none`, or at least `half` of them, or `only` they among the
             rows of `among`.
-        rows: What selects the rows; empty for all.
-        without: What selects rows that are left out.
-        among: What selects the rows of `only`; empty for all.
+        rows: Cells that the compared rows must have; empty for all rows.
+        without: Cells of rows that are left out.
+        among: Cells of the rows of `only`; empty for all rows.
         part: Part of the cell: its first number (`value`), the `low` or `high` end of its interval, the first number in
             parentheses (`share`), or 1 if it has an asterisk, else 0 (`marked`).
     """
@@ -90,7 +90,7 @@ class Passage:
 
     Attributes:
         says: Its words, which stand in one place of the page.
-        claims: What they say about the tables.
+        claims: Statements of these words about the tables.
         why: Reason why they, or an interval in them, cannot be compared with a table.
     """
 

@@ -32,7 +32,7 @@ class Finding:
 
     Attributes:
         paper: Name of the page of the paper, such as `clark2019`.
-        item: What is reported.
+        item: Reported quantity.
         source: Table, figure or section of the paper.
         published: The published number or statement.
         of: Model and data of the published number.

@@ -1,4 +1,4 @@
-"""How often the tests of this application find what is there, and what is not: on models whose answers are known."""
+"""Power and false-positive rates of the tests of this application, on models whose answers are known."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed

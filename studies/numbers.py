@@ -113,7 +113,7 @@ def _content_digest(config: Path, sha256: str) -> str:
 
 
 def _identity_of(run: Run) -> dict[str, object]:
-    """Return what determines the scores of a run, as `Run.identity`, but without the comments of its config."""
+    """Return the values that determine the scores of a run: `Run.identity` without the comments of its config."""
     identity = {**run.identity, "config_sha256": _content_digest(run.config, run.digest)}
     for need in run.needs:
         identity[need.name] = [_identity_of(needed) for needed in need.runs]

@@ -67,7 +67,7 @@ class Line:
     Attributes:
         finding: The finding.
         judgements: Judgement by encoder.
-        why: Why the finding cannot be seen here; empty if it can.
+        why: Reason why the finding cannot be seen here; empty if it can.
     """
 
     finding: Finding

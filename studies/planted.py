@@ -161,7 +161,7 @@ class PlantedHead:
         mass: Attention weight of the target, exact to 0.001; must be 1 for `evenly`.
         offset: Distance of the target, for `offset` only.
         relation: Dependency relation, for `relation` only.
-        values: Whether the head has an output. Otherwise its value and output weights are zero.
+        values: True if the head has an output; else its value and output weights are zero.
 
     Raises:
         UserError: A value is unknown or out of bounds, or does not go with the target.
