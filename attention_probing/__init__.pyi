@@ -37,6 +37,7 @@ from .fidelity import (
     Shortcut as Shortcut,
     SingleToken as SingleToken,
     SingleWeight as SingleWeight,
+    SoftErasure as SoftErasure,
     explain as explain,
 )
 from .fidelity.explanations import write_explanations as write_explanations

@@ -22,3 +22,4 @@ from .saliency import Explainer as Explainer
 from .shortcuts import Shortcut as Shortcut
 from .single_text import Explanation as Explanation, explain as explain
 from .single_token import SingleToken as SingleToken
+from .soft_erasure import SoftErasure as SoftErasure
