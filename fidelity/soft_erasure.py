@@ -26,7 +26,7 @@ from attention_probing.results.options import checked
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Expected shares of the embedded words that are kept, or removed, with equal amounts."""
 LEAST_FALL = 1e-4
-"""Smallest fall of the probability without all words that others are divided by, as in the authors' code."""
+"""Smallest f(x₀) that falls are divided by. The authors' code adds as much to it for Soft-NS."""
 PUBLISHED = ("soft_ns", "soft_nc")
 EQUAL = ("soft_ns_equal", "soft_nc_equal")
 

@@ -24,6 +24,7 @@ from attention_probing.fidelity import (
     Shortcut,
     SingleToken,
     SingleWeight,
+    SoftErasure,
 )
 from attention_probing.fidelity.classified import classify, passes, shorten_texts
 from attention_probing.metrics.bootstrap import resample
@@ -176,6 +177,7 @@ TESTS: list[FidelityTest] = [
     SetErasure(),
     SingleToken(),
     SingleWeight(),
+    SoftErasure(),
 ]
 
 
