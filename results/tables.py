@@ -188,6 +188,7 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
 PRINTED_ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
 _NAME_WIDTH = 30  # of the lines of a long name that is broken
+_UNBROKEN = ("head",)  # columns of words whose cells stay in one line: an arrow beside the head
 SHOWN = 20  # entries of a list that a page shows
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
@@ -385,18 +386,28 @@ def _lay_out_columns(
         columns = _put_intervals_below(columns, numeric)
     if level == 4:
         columns = _break_names(columns, numeric)
+    folding = []
+    if level >= 2:
+        folding = [name for name in columns if not numeric[name] and name not in _UNBROKEN]
     least = {}
     for name, cells in columns.items():
         parts = cells
-        if level >= 2 and not numeric[name]:
+        if name in folding:
             parts = " ".join(cells).split()
         least[name] = _width([headings[name], *parts])
-    if sum(least.values()) > width - 2 * (len(columns) - 1):
+    spare = width - 2 * (len(columns) - 1) - sum(least.values())
+    if spare < 0:
         return None
     table = _table(title, {})
-    for name, heading in headings.items():
+    for name, cells in columns.items():
+        # With limits in place of exact widths, rich may crop the last column.
+        missing = _width([headings[name], *cells]) - least[name]
+        wider = min(missing, spare)
+        spare -= wider
         side: Literal["left", "right"] = "right" if numeric[name] else "left"
-        table.add_column(Text(heading), justify=side, overflow="fold", no_wrap=numeric[name], min_width=least[name])
+        no_wrap = name not in folding
+        exact = least[name] + wider
+        table.add_column(Text(headings[name]), justify=side, overflow="fold", no_wrap=no_wrap, width=exact)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*_cells(*row))
     return table

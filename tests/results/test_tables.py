@@ -187,6 +187,35 @@ class TestFrames:
             assert all(line[-1] in "_/" or f"{line} " in text for line in lines[:-1])
 
 
+    @pytest.mark.parametrize("width", range(60, 101))
+    def test_no_digit_of_a_number_is_cropped(self, width: int) -> None:
+        frame = pd.DataFrame(
+            {
+                "relation": ["all", "all (no punctuation)", "punct"],
+                "n": [2386, 1999, 387],
+                "head": ["5-3", "5-3", "7-11"],
+                "direction": ["dependent→head", "dependent→head", "head→dependent"],
+                "test": [0.352, 0.385, 1.0],
+                "test.low": [0.336, 0.369, 0.846],
+                "test.high": [0.369, 0.403, 1.0],
+                "offset": [0.241, 0.274, 0.191],
+                "random_init": [0.093, 0.094, 0.145],
+                "p_holm": [0.0086, 0.0086, 0.39],
+                "chosen": [93, 100, 79],
+            }
+        )
+        main = ("relation", "head", "direction", "test", "offset", "random_init", "p_holm", "chosen")
+        shown = data_table("best_heads", table(frame, main=main, p_holm="p", chosen="count"), "best_heads.csv", width)
+        console = Console(width=width, color_system=None)
+        with console.capture() as printed:
+            console.print(shown)
+        lines = printed.get().splitlines()
+        for text in ("5-3 →", "7-11 ←", "[33.6, 36.9]", "[84.6, 100.0]", "9.4", "14.5", "1999", ".39"):
+            assert any(text in line for line in lines), text
+        for number in ("93", "100", "79"):
+            assert any(re.search(rf"(^|\s){number}\s*$", line) for line in lines), number
+
+
 def test_an_audit_is_one_paragraph() -> None:
     audit = {
         "too_long": 3,
