@@ -32,6 +32,8 @@ Documentation: docs/ of github.com/attention-probing/attention-probing
 Configs, by folder; give FOLDER/NAME:
 """
 
+import atexit
+import gc
 import math
 import re
 import resource
@@ -122,6 +124,8 @@ def main(words: Sequence[str]) -> int:
     Returns:
         The exit code: 2 if there is no such command. Commands other than those of `RUNS` exit by themselves.
     """
+    # Else the last collection of all modules takes seconds before the prompt comes back.
+    atexit.register(gc.freeze)
     name = words[0] if words else ""
     if name in ("-h", "--help"):
         print(overview(get_terminal_size().columns), end="")
@@ -138,6 +142,8 @@ def main(words: Sequence[str]) -> int:
         fault = "no command is given"
         if name:
             fault = f"the first word is {name}, which is no command"
+        if name == "explain":
+            fault += " (a text is explained by probing view --text TEXT --checkpoints a.ckpt)"
         names = " | ".join(COMMANDS)
         print(f"Error: {fault}: write probing {names}, then its options; --help says more", file=sys.stderr)
         return 2

@@ -351,4 +351,4 @@ def _describe_time(prediction: RunCosts) -> str:
         return f"{work}; there is no GPU here to measure their speed"
     each = " for each reading" if prediction.streams else ""
     speed = f"{prediction.rate / 1e9:,.0f} billion a second, measured here"
-    return f"at least {prediction.seconds:,.1f} s{each}: {work} at {speed}"
+    return f"at least {prediction.seconds:,.1f} s{each} for {work} at {speed}; all else comes on top"

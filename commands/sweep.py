@@ -114,8 +114,9 @@ def _split(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
     words = list(args)
     if "--dry" in words:
         raise UserError(
-            "--dry is an option of one command, and a sweep has many. Predict the costs of one of its runs, for "
-            "example with `probing measure clark2019/heads --corpus my/tb-{split}.conllu --dry`"
+            "--dry is an option of one command, and a sweep has many. Predict the costs of one of its measurements, "
+            "for example with `probing measure clark2019/heads --corpus my/tb-{split}.conllu --dry`, or try one of its "
+            "trainings with `--trainer.fast_dev_run true`"
         )
     if "--" not in words:
         return words, None

@@ -75,6 +75,8 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
         compared = differences_table(sweep, records, units, faults)
         tables[f"{sweep.name}_differences"] = compared
         answer += _answer_of_differences(compared, next(iter(units)))
+        if answer.endswith("Holm)") and _has_one_trained_seed(sweep, records):
+            answer += ", of these runs: other seeds may differ"
     audit = {"faults": faults, "warnings": list_warnings(sweep.rows, records)}
     encoder = _keep_shared([record.encoder for record in records.values()])
     data = _keep_shared([record.data for record in records.values()])
@@ -162,7 +164,17 @@ def _answer_of_differences(table: Table, score: str) -> str:
     of_score = table.frame[table.frame["score"] == score]
     if not of_score["p_holm"].notna().any():
         return ""
-    return f"; {count_significant(of_score, 'row', 'p_holm')} differ from their reference (p < .05 after Holm)"
+    tested = of_score["p_holm"].notna()
+    verb = "differs from its" if tested.sum() == 1 else "differ from their"
+    return f"; {count_significant(of_score, 'row', 'p_holm')} {verb} reference (p < .05 after Holm)"
+
+
+def _has_one_trained_seed(sweep: Sweep, records: Records) -> bool:
+    """Return True if rows are compared by one seed each, and some of them were trained."""
+    for _, _, seeds, _ in _list_pairs(sweep, records):
+        if len(seeds) > 1:
+            return False
+    return any(not math.isnan(_average_epochs(row, row.done(records))) for row in sweep.rows)
 
 
 def range_answer(name: str, scores: Mapping[str, Estimate]) -> str:

@@ -1,5 +1,6 @@
-"""Warnings about rows of a sweep whose scores cannot be compared fully: other files, other items, another program."""
+"""Warnings of a sweep: those of its runs, and about rows that cannot be compared fully (files, items, program)."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -8,18 +9,33 @@ from attention_probing.commands.comparison import files_of_test
 from attention_probing.commands.sweep_rows import Row
 from attention_probing.results.record import Record, RecordError
 
+_NUMBER = re.compile(r" \(\d+\)")  # in brackets, such as the epoch of a warning, which differs between seeds
+
 
 def list_warnings(rows: Sequence[Row], records: Mapping[str, Record]) -> list[str]:
-    """Return warnings about rows with other data, other items, or another version of the program.
+    """Return the warnings of the runs, and others about rows with other data, items, or version of the program.
 
     Args:
         rows: The rows.
         records: Results of the finished runs, by key of the run.
     """
-    messages = _compare_files(rows, records) + _compare_items(rows, records)
+    messages = _repeat_warnings(rows, records) + _compare_files(rows, records) + _compare_items(rows, records)
     if len({record.source for record in records.values()}) > 1:
         messages.append("the program was changed between these runs. To make all with one version, give another --out")
     return messages
+
+
+def _repeat_warnings(rows: Sequence[Row], records: Mapping[str, Record]) -> list[str]:
+    """Return the warnings that runs have in their audits, each once, with the rows that have it."""
+    rows_of_messages: dict[str, list[str]] = {}
+    for row in rows:
+        for record in row.finished(records):
+            for warning in record.audit.get("warnings", []):
+                message = _NUMBER.sub("", warning)
+                names = rows_of_messages.setdefault(message, [])
+                if row.name not in names:
+                    names.append(row.name)
+    return [f"{', '.join(names)}: {message}" for message, names in rows_of_messages.items()]
 
 
 def _compare_files(rows: Sequence[Row], records: Mapping[str, Record]) -> list[str]:

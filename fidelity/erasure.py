@@ -38,6 +38,10 @@ Last = Literal["erase", "keep"]  # rule for the last weight of a text
 WEIGHTS_OF_PASS = 1 << 21  # most weights, or hidden values multiplied with them, in one pass
 FIRST_ROUND = 4  # numbers of erased weights tried in the first round
 RANDOM: Literal["random"] = "random"
+_OF_ALL = (
+    "erasing the highest weights first flips the median decision at {attention} of the weights, a random order at "
+    "{random}"
+)
 
 
 class SingleWeight(FidelityTest):
@@ -171,8 +175,8 @@ class SetErasure(FidelityTest):
             "↓",
             "flips decisions with the smallest share of weights erased",
             beside=("never_flips", "last_flips"),
-            attention="erasing the highest weights first flips the median decision at {attention} of the weights, "
-            "a random order at {random}",
+            attention="of the decisions that flip, erasing the highest weights first flips the median one at "
+            "{attention} of the weights, a random order at {random}",
         ),
         "never_flips": Reading("↓"),
     }
@@ -182,6 +186,9 @@ class SetErasure(FidelityTest):
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, last: Last = "erase") -> None:
         self.rankings = check_rankings("erasure: rankings", rankings)
         self.last = last
+        if last == "keep":  # decisions that never flip are in the median
+            of_all = self.readings["median_fraction"]._replace(attention=_OF_ALL)
+            self.readings = {**self.readings, "median_fraction": of_all}  # type: ignore[misc]
 
     def changed_copies(self, classified: ClassifiedBatch) -> float:
         longest = int(classified.mask.sum(1).max())

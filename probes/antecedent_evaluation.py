@@ -54,6 +54,8 @@ from attention_probing.results.heads import HeadNames, head_map, heads_table
 from attention_probing.results.progress import warn
 from attention_probing.results.tables import ARROWS
 
+LEAST_DOCUMENTS = 7
+"""Fewest documents over which a share has an interval (`metrics.bootstrap`)."""
 SelectionMode = Literal["held_out", "paper"]
 """`held_out` chooses the best heads on dev and scores them on test; `paper` chooses and scores on dev, as Clark et al.
 (2019) do."""
@@ -274,11 +276,11 @@ def _count_units(units: Sequence[str], counts: LinkCounts, split: Split) -> int:
     """Return the number of whole documents with links, and warn if they are few."""
     with_links = counts.links.sum(-1) > 0
     number = len(set(np.asarray(units)[with_links].tolist()))
-    if number < FEW:
-        rank_zero_warn(
-            f"The intervals are over the {pluralize(number, 'document')} of {split} with links, so they "
-            "are wide. Give more documents."
-        )
+    of_documents = f"over the {pluralize(number, 'document')} of {split} with links"
+    if number < LEAST_DOCUMENTS:
+        rank_zero_warn(f"There are no intervals {of_documents}: {LEAST_DOCUMENTS} are needed. Give more documents.")
+    elif number < FEW:
+        rank_zero_warn(f"The intervals are {of_documents}, so they are wide. Give more documents.")
     return number
 
 

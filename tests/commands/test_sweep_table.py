@@ -463,3 +463,40 @@ def test_runs_of_two_states_of_the_program_are_told_apart(tmp_path: Path) -> Non
     records[run(1).key] = other.model_copy(update={"versions": versions})
     (warning,) = told(made(tmp_path, [row], records)[0], "warnings")
     assert "the program was changed between these runs" in warning
+
+
+@pytest.mark.parametrize(
+    ("epochs", "seeds", "others"),
+    [(3.0, (0,), True), (3.0, (0, 1), False), (NAN, (0,), False)],  # a measurement has no epochs
+)
+def test_one_trained_seed_does_not_stand_for_others(
+    tmp_path: Path, epochs: float, seeds: tuple[int, ...], others: bool
+) -> None:
+    rows = []
+    records = {}
+    for name, chance in (("a", 0.2), ("b", 0.8)):
+        rows.append(Row((name,), {seed: (run(seed, name),) for seed in seeds}, {"uas": "uas"}))
+        for seed in seeds:
+            right = np.random.default_rng(seed).binomial(5, chance, 40)
+            counts = items(right.tolist(), [5] * 40).assign(id=[f"s{place}" for place in range(40)])
+            key = run(seed, name).key
+            records[key] = record(tmp_path, key, {"uas": right.sum() / 200}, epochs, counts)
+    columns = columns_of(["probe"], ["uas"], [], "here")
+    sweep = Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "a"})
+    answer = collect(sweep, records, tmp_path)[0].answer
+    assert "; 1 of 1 row differs from its reference (p < .05 after Holm)" in answer
+    assert answer.endswith(", of these runs: other seeds may differ.") == others
+
+
+def test_the_warnings_of_runs_are_repeated_once_for_each_row(tmp_path: Path) -> None:
+    rows = [Row((name,), {seed: (run(seed, name),) for seed in (0, 1)}, {"uas": "uas"}) for name in ("a", "b", "c")]
+    records = {}
+    for row in rows:
+        for seed in (0, 1):
+            key = run(seed, row.name).key
+            plain = record(tmp_path, key, {"uas": 0.5})
+            warning = f"the best epoch on dev ({4 + seed}) is the last"
+            audit = {} if row.name == "c" else {"warnings": [warning]}
+            records[key] = plain.model_copy(update={"audit": audit})
+    warnings = told(made(tmp_path, rows, records)[0], "warnings")
+    assert warnings == ["a, b: the best epoch on dev is the last"]

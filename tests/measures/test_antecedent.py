@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,9 +18,10 @@ from attention_probing.datamodules import CoreferenceDataModule
 from attention_probing.datamodules.coreference import CoreferenceSplit
 from attention_probing.measures import AntecedentHeads
 from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
+from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.rows import Rows
 from attention_probing.probes import antecedent_evaluation
-from attention_probing.probes.antecedent_evaluation import LinkCounts, take_counts
+from attention_probing.probes.antecedent_evaluation import LEAST_DOCUMENTS, LinkCounts, _count_units, take_counts
 from tests import documents
 from tests.printed import share
 from tests.resampled import choose_by_hand
@@ -214,6 +216,23 @@ def test_choices_that_no_head_makes_are_counted(files: dict[str, str], cache: st
         expected[split] = count
     assert found == expected
     assert min(expected.values()) > 100
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        (LEAST_DOCUMENTS - 1, "There are no intervals over the 6 documents of test with links: 7 are needed."),
+        (LEAST_DOCUMENTS, "The intervals are over the 7 documents of test with links, so they are wide."),
+    ],
+)
+def test_the_warning_about_few_documents_says_whether_there_are_intervals(documents: int, message: str) -> None:
+    links = np.random.default_rng(0).integers(20, 40, documents)
+    counts = cast(LinkCounts, SimpleNamespace(links=links[:, None]))
+    with pytest.warns(UserWarning, match=message):
+        _count_units([f"d{number}" for number in range(documents)], counts, "test")
+    right = np.random.default_rng(1).binomial(links, 0.5)
+    estimate = bootstrap_ratio(right, links, share=True)
+    assert np.isfinite(estimate.low) == (documents >= LEAST_DOCUMENTS)
 
 
 def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert: Path, cache: str) -> None:

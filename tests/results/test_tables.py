@@ -186,7 +186,6 @@ class TestFrames:
             assert "".join(lines).replace(" ", "") == text.replace(" ", "")
             assert all(line[-1] in "_/" or f"{line} " in text for line in lines[:-1])
 
-
     @pytest.mark.parametrize("width", range(60, 101))
     def test_no_digit_of_a_number_is_cropped(self, width: int) -> None:
         frame = pd.DataFrame(
