@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +200,8 @@ class Fidelity(ClassifierMeasure):
         main_scores = ["f1"]
         for test in self.tests:
             main_scores += [f"{test.name}.{name}" for name in test.main_scores()]
-        tables = {"fidelity": fidelity_table(results, self.tests, main_scores)}
+        of_scores = fidelity_table(results, self.tests, main_scores)
+        tables = {"fidelity": replace(of_scores, note=self._describe_texts(len(results[0].values)))}
         tables |= judge_tables(results, self.tests, self._seconds_per_text())
         if len(results) > 1:
             tables["comparison"] = comparison_table(results)
@@ -224,6 +226,12 @@ class Fidelity(ClassifierMeasure):
             headline=headline,
             answer=answer(results, self.tests, main_scores),
         )
+
+    def _describe_texts(self, tested: int) -> str:
+        """Return a sentence on how many texts of test are tested."""
+        total = len(self.data.splits["test"])
+        of_all = "" if tested == total else f" of the {total:,}"
+        return f"n = {tested:,}{of_all} texts of test."
 
     def _items(self, results: Sequence[CheckpointResult]) -> pd.DataFrame:
         """Return the rows of all checkpoints in one frame, with the names of the checkpoints and the ids of the texts.

@@ -91,7 +91,7 @@ def slow_probability(text: ClassifiedBatch, keep: list[float], purpose: str) -> 
             if not uniform[token, dimension] < keep[position]:
                 embedded[0, token, dimension] = 0
     logits = text.checkpoint.model(text.batch, embedded=embedded).logits
-    return logits.softmax(-1)[0, text.predicted[0]].item()
+    return float(logits.softmax(-1)[0, text.predicted[0]])
 
 
 def slow_measures(text: ClassifiedBatch, scores: list[float]) -> dict[str, float]:
