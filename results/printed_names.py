@@ -7,6 +7,8 @@ PRINTED_NAMES = {word.lower(): word for word in _WORDS.split()}
 PRINTED_NAMES |= {"kendall": "Kendall's τ", "tau": "τ"}
 PRINTED_NAMES |= {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient"}
 PRINTED_NAMES |= {"comprehensiveness": "Comp.", "median_fraction": "erased share"}
+PRINTED_NAMES |= {"soft_nc": "Soft-NC", "soft_nc_equal": "equal Soft-NC"}
+PRINTED_NAMES |= {"soft_ns": "Soft-NS", "soft_ns_equal": "equal Soft-NS"}
 """Names of scores and rankings in print, and of words in them; see `printed_name`."""
 _NAME = re.compile(rf"(?<![^\W_])({'|'.join(sorted(PRINTED_NAMES, key=len, reverse=True))})(?![^\W_])")
 
