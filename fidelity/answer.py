@@ -120,9 +120,9 @@ def chance_fault(runs: Sequence[CheckpointResult]) -> str:
     gain = difference(accuracy, majority, same_runs=True)
     if gain.value > 0 and gain.p is not None and gain.p < LEVEL:
         return ""
-    label = f"always the most frequent label ({_without_interval(majority)})"
+    label = f"always giving the most frequent label ({_without_interval(majority)})"
     texts = pluralize(len(runs[0].decisions), "text")
-    text = f"is right on {format_estimate(accuracy)} of {texts}, not significantly above {label}"
+    text = f"is right on {format_estimate(accuracy)} of {texts}, not significantly better than {label}"
     if all(run.decisions["predicted"].nunique() == 1 for run in runs):
         text += ", and predicts one class"
     return f"{text}: nothing can be concluded about attention in it, and no ranking is named"

@@ -193,6 +193,10 @@ def test_a_command_that_downloads_a_model_has_the_name_that_the_hub_knows(monkey
     assert f"neither as a local folder, nor as {into} ($PROBING_MODELS), nor on the hub" in str(refusal.value)
     assert "Its name on the hub is HuggingFaceTB/SmolLM2-135M-Instruct: give that, or dow" in str(refusal.value)
     assert command in str(refusal.value)
+    with pytest.raises(
+        EncoderError, match=r"^multi-e5-small: not found \(did you mean `multilingual-e5-small`\?\), nei"
+    ):
+        resolve(EncoderSpec("multi-e5-small"))
     monkeypatch.delenv("PROBING_MODELS")
     with pytest.raises(EncoderError, match=r"`hf download google/gemma-3-270m --local-dir gemma-3-270m`"):
         resolve(EncoderSpec("gemma-3-270m"))

@@ -159,8 +159,8 @@ def test_rankings_of_a_classifier_at_chance_are_not_praised(kind: str) -> None:
     assert said.startswith(f"The classifier is right on {right:.1f} % [")
     one_class = ", and predicts one class" * (kind == "one class")
     assert (
-        f"] of 40 texts, not significantly above always the most frequent label (55.0 %){one_class}: nothing can be "
-        "concluded about attention in it, and no ranking is named."
+        f"] of 40 texts, not significantly better than always giving the most frequent label (55.0 %)"
+        f"{one_class}: nothing can be concluded about attention in it, and no ranking is named."
     ) in said
     assert "best" not in said
     assert "alone" not in said  # no claim of a test
@@ -176,7 +176,7 @@ def test_texts_that_are_not_tested_tell_a_classifier_from_chance() -> None:
     right = pd.DataFrame({"gold": [0, 1] * 30, "predicted": [0, 1] * 30})
     assert "attention has the best NAOPC" in answer([replace(few, others=right)], [JUDGED[1]], MAIN)
     wrong = right.assign(predicted=1 - right["gold"])
-    assert "of 100 texts, not significantly above" in answer([replace(few, others=wrong)], [JUDGED[1]], MAIN)
+    assert "of 100 texts, not significantly better than" in answer([replace(few, others=wrong)], [JUDGED[1]], MAIN)
 
 
 def test_each_variant_at_chance_is_named_and_the_answer_stays_short() -> None:
@@ -186,9 +186,9 @@ def test_each_variant_at_chance_is_named_and_the_answer_stays_short() -> None:
     right = resample(proportion, (CLASSES_OF_TEXTS == 0)[:, None], "fraction")
     low, high = (100 * end for end in pool_seeds([right, right]).interval)
     assert said == (
-        f"Base is right on 50.0 % [{low:.1f}, {high:.1f}] of 40 texts, not significantly above always the most "
-        "frequent label (50.0 %), and predicts one class: nothing can be concluded about attention in it, and no "
-        "ranking is named. Nor is tying above it."
+        f"Base is right on 50.0 % [{low:.1f}, {high:.1f}] of 40 texts, not significantly better than always "
+        "giving the most frequent label (50.0 %), and predicts one class: nothing can be concluded "
+        "about attention in it, and no ranking is named. Nor is tying above it."
     )
     # Of a variant above chance rankings are named.
     said = answer([*RESULTS[:2], both[2]], [JUDGED[1]], MAIN)

@@ -231,9 +231,9 @@ def test_texts_of_one_sentence_are_classified_hierarchically_but_counted_as_skip
     assert known["skipped_texts"] == 12
     assert known["one_label"].endswith("% of the texts, which is the label of 50%")
     assert found["answer"] == (
-        "The classifier is right on 50.0 % [25.0, 75.0] of 24 texts, not significantly above always the most frequent "
-        "label (50.0 %), and predicts one class: nothing can be concluded about attention in it, and no ranking is "
-        "named."
+        "The classifier is right on 50.0 % [25.0, 75.0] of 24 texts, not significantly better than always giving "
+        "the most frequent label (50.0 %), and predicts one class: nothing can be concluded "
+        "about attention in it, and no ranking is named."
     )
     items = pd.read_parquet(run / "items.parquet")
     assert items["permutation.median_tvd"].isna().tolist() == [False, True] * 12
