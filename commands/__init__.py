@@ -32,8 +32,6 @@ Documentation: docs/ of github.com/attention-probing/attention-probing
 Configs, by folder; give FOLDER/NAME:
 """
 
-import atexit
-import gc
 import math
 import re
 import resource
@@ -124,8 +122,6 @@ def main(words: Sequence[str]) -> int:
     Returns:
         The exit code: 2 if there is no such command. Commands other than those of `RUNS` exit by themselves.
     """
-    # Else the last collection of all modules takes seconds before the prompt comes back.
-    atexit.register(gc.freeze)
     name = words[0] if words else ""
     if name in ("-h", "--help"):
         print(overview(get_terminal_size().columns), end="")

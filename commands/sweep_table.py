@@ -75,8 +75,8 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
         compared = differences_table(sweep, records, units, faults)
         tables[f"{sweep.name}_differences"] = compared
         answer += _answer_of_differences(compared, next(iter(units)))
-        if answer.endswith("Holm)") and _has_one_trained_seed(sweep, records):
-            answer += ", of these runs: other seeds may differ"
+        if _has_one_trained_seed(sweep, records):
+            answer += "; a row with one seed says nothing about other seeds"
     audit = {"faults": faults, "warnings": list_warnings(sweep.rows, records)}
     encoder = _keep_shared([record.encoder for record in records.values()])
     data = _keep_shared([record.data for record in records.values()])
@@ -170,11 +170,12 @@ def _answer_of_differences(table: Table, score: str) -> str:
 
 
 def _has_one_trained_seed(sweep: Sweep, records: Records) -> bool:
-    """Return True if rows are compared by one seed each, and some of them were trained."""
-    for _, _, seeds, _ in _list_pairs(sweep, records):
-        if len(seeds) > 1:
-            return False
-    return any(not math.isnan(_average_epochs(row, row.done(records))) for row in sweep.rows)
+    """Return True if a trained row is compared with its reference by one seed alone."""
+    for row, reference, seeds, _ in _list_pairs(sweep, records):
+        epochs = [_average_epochs(one, one.done(records)) for one in (row, reference)]
+        if len(seeds) == 1 and not all(map(math.isnan, epochs)):
+            return True
+    return False
 
 
 def range_answer(name: str, scores: Mapping[str, Estimate]) -> str:

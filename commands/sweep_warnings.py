@@ -9,7 +9,7 @@ from attention_probing.commands.comparison import files_of_test
 from attention_probing.commands.sweep_rows import Row
 from attention_probing.results.record import Record, RecordError
 
-_NUMBER = re.compile(r" \(\d+\)")  # in brackets, such as the epoch of a warning, which differs between seeds
+_EPOCH = re.compile(r"(?<=best epoch on dev) \(\d+\)")  # differs between seeds
 
 
 def list_warnings(rows: Sequence[Row], records: Mapping[str, Record]) -> list[str]:
@@ -26,15 +26,18 @@ def list_warnings(rows: Sequence[Row], records: Mapping[str, Record]) -> list[st
 
 
 def _repeat_warnings(rows: Sequence[Row], records: Mapping[str, Record]) -> list[str]:
-    """Return the warnings that runs have in their audits, each once, with the rows that have it."""
+    """Return the warnings in the audits of runs, each once, with the rows whose runs have it."""
     rows_of_messages: dict[str, list[str]] = {}
     for row in rows:
-        for record in row.finished(records):
+        finished = row.finished(records)
+        counts: dict[str, int] = {}
+        for record in finished:
             for warning in record.audit.get("warnings", []):
-                message = _NUMBER.sub("", warning)
-                names = rows_of_messages.setdefault(message, [])
-                if row.name not in names:
-                    names.append(row.name)
+                message = _EPOCH.sub("", warning)
+                counts[message] = counts.get(message, 0) + 1
+        for message, count in counts.items():
+            share = "" if count == len(finished) else f" ({count} of {len(finished)} runs)"
+            rows_of_messages.setdefault(message, []).append(f"{row.name}{share}")
     return [f"{', '.join(names)}: {message}" for message, names in rows_of_messages.items()]
 
 

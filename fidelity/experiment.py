@@ -201,7 +201,7 @@ class Fidelity(ClassifierMeasure):
         for test in self.tests:
             main_scores += [f"{test.name}.{name}" for name in test.main_scores()]
         of_scores = fidelity_table(results, self.tests, main_scores)
-        tables = {"fidelity": replace(of_scores, note=self._describe_texts(len(results[0].values)))}
+        tables = {"fidelity": replace(of_scores, note=self._describe_texts(results[0]))}
         tables |= judge_tables(results, self.tests, self._seconds_per_text())
         if len(results) > 1:
             tables["comparison"] = comparison_table(results)
@@ -227,11 +227,16 @@ class Fidelity(ClassifierMeasure):
             answer=answer(results, self.tests, main_scores),
         )
 
-    def _describe_texts(self, tested: int) -> str:
-        """Return a sentence on how many texts of test are tested."""
+    def _describe_texts(self, result: CheckpointResult) -> str:
+        """Return a sentence on how many texts of test are read, and how many of them no test measures."""
+        read = len(result.values)
         total = len(self.data.splits["test"])
-        of_all = "" if tested == total else f" of the {total:,}"
-        return f"n = {tested:,}{of_all} texts of test."
+        of_all = "" if read == total else f" of the {total:,}"
+        text = f"n = {read:,}{of_all} texts of test."
+        skipped = int((~result.tested).sum())
+        if skipped:
+            text += f" Tests leave out {pluralize(skipped, 'text')} with fewer than two words or sentences."
+        return text
 
     def _items(self, results: Sequence[CheckpointResult]) -> pd.DataFrame:
         """Return the rows of all checkpoints in one frame, with the names of the checkpoints and the ids of the texts.

@@ -26,7 +26,7 @@ from attention_probing.results.options import checked
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Expected shares of the embedded words that are kept, or removed, with equal amounts."""
 LEAST_FALL = 1e-4
-"""Smallest f(x₀) that falls are divided by. The authors' code adds as much to it for Soft-NS."""
+"""Largest f(x₀) of a text without soft scores. The authors' code adds as much to it for Soft-NS."""
 PUBLISHED = ("soft_ns", "soft_nc")
 EQUAL = ("soft_ns_equal", "soft_nc_equal")
 
@@ -46,18 +46,19 @@ class SoftErasure(FidelityTest):
 
     `soft_ns_equal` and `soft_nc_equal` compare rankings at equal amounts, the means over five shares ρ: for Soft-NS the
     probabilities are min(1, c s), for Soft-NC 1 − min(1, c s), where c is such that a share ρ of the words is
-    kept, or removed, in expectation. Huang & Chan (2026, 2601.03089) compare rankings at an equal expected share, too;
-    how they scale scores is not known to us, and min(1, c s) is ours.
+    kept, or removed, in expectation. The measures π-Soft-NS and π-Soft-NC of Huang & Chan (2026, 2601.03089) fix the
+    expected share, too; how they scale scores is not known to us, and min(1, c s) is ours.
 
     High values of all four speak for the ranking. Columns and scores are named `<ranking>.<measure>`; scores are means
     over the texts. `undefined` is the share of texts whose decision needs no words: f(x₀) is at most 0.0001, and they
-    have no value. A text whose scores are all equal cannot be scaled, and has no `soft_ns`, `soft_nc` and `kept`.
+    have no value, nor `kept`. A text whose scores are all equal cannot be scaled: it has `soft_ns_equal` and
+    `soft_nc_equal` alone.
 
-    Deviations: word vectors are set to 0, before a transformer adds positions, as in the code of Zhao & Shan (2024);
-    the code of Zhao & Aletras does it after that. Delimiters are kept. That code holds seven ways to scale scores, and
-    keeps with probability s in one class and 1 − s in another. There is one draw for each text, ranking and share, as
-    there; draws of different texts are independent, so intervals over texts contain their noise. All rankings of a text
-    get the same random numbers.
+    Deviations from the code of Zhao & Aletras (cec6883): it sets vectors to 0 after a transformer has added positions.
+    Here it is done before, as in that of Zhao & Shan (2024, 2402.00794) for decoders. It has seven ways to scale
+    scores, and keeps with probability s in one class and 1 − s in another. Delimiters are kept here. As there, one draw
+    is made for each text, ranking and share. Draws of different texts are independent, so intervals over texts contain
+    their noise. All rankings of a text get the same random numbers.
 
     Args:
         rankings: Rankings of the words, as in `Rationale`; their scores matter here, not their order alone. The columns
@@ -116,7 +117,8 @@ class SoftErasure(FidelityTest):
             measures[measure] = 1 - lost if is_sufficiency else lost
         for measure in PUBLISHED:
             measures[measure] = measures[measure].masked_fill(is_flat, torch.nan)
-        measures["kept"] = (scaled * words).sum(-1) / words.sum(-1)
+        kept = (scaled * words).sum(-1) / words.sum(-1)
+        measures["kept"] = kept.masked_fill(whole.isnan(), torch.nan)  # over the texts of the other numbers
         columns = {"undefined": whole.isnan().double()}
         return columns | mean_over_orders(orders, measures)
 

@@ -55,7 +55,7 @@ from attention_probing.results.progress import warn
 from attention_probing.results.tables import ARROWS
 
 LEAST_DOCUMENTS = 7
-"""Fewest documents over which a share has an interval (`metrics.bootstrap`)."""
+"""Fewest documents over which a share has an interval, unless it is close to 0 or 1 (`metrics.bootstrap`)."""
 SelectionMode = Literal["held_out", "paper"]
 """`held_out` chooses the best heads on dev and scores them on test; `paper` chooses and scores on dev, as Clark et al.
 (2019) do."""
@@ -278,7 +278,9 @@ def _count_units(units: Sequence[str], counts: LinkCounts, split: Split) -> int:
     number = len(set(np.asarray(units)[with_links].tolist()))
     of_documents = f"over the {pluralize(number, 'document')} of {split} with links"
     if number < LEAST_DOCUMENTS:
-        rank_zero_warn(f"There are no intervals {of_documents}: {LEAST_DOCUMENTS} are needed. Give more documents.")
+        rank_zero_warn(
+            f"Most numbers have no interval {of_documents}: {LEAST_DOCUMENTS} are needed. Give more documents."
+        )
     elif number < FEW:
         rank_zero_warn(f"The intervals are {of_documents}, so they are wide. Give more documents.")
     return number

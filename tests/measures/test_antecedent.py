@@ -222,7 +222,7 @@ def test_choices_that_no_head_makes_are_counted(files: dict[str, str], cache: st
 @pytest.mark.parametrize(
     ("documents", "message"),
     [
-        (LEAST_DOCUMENTS - 1, "There are no intervals over the 6 documents of test with links: 7 are needed."),
+        (LEAST_DOCUMENTS - 1, "Most numbers have no interval over the 6 documents of test with links: 7 are needed."),
         (LEAST_DOCUMENTS, "The intervals are over the 7 documents of test with links, so they are wide."),
     ],
 )
@@ -235,6 +235,11 @@ def test_the_warning_about_few_documents_says_whether_there_are_intervals(docume
     estimate = bootstrap_ratio(right, links, share=True)
     assert estimate.low is not None
     assert math.isfinite(estimate.low) == (documents >= LEAST_DOCUMENTS)
+    missed = np.zeros(documents)
+    missed[:3] = 1
+    near_one = bootstrap_ratio(links - missed, links, share=True)
+    assert near_one.low is not None
+    assert math.isfinite(near_one.low)
 
 
 def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert: Path, cache: str) -> None:
