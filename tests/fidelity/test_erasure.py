@@ -522,3 +522,12 @@ def test_a_hierarchical_classifier_names_both_alphas() -> None:
     for attention in (model.attention, model.sentence_attention):
         attention.build(4)
     assert learned_alphas(model) == {"attention.alpha": 1.5, "sentence_attention.alpha": 1.5}
+
+
+def test_the_answer_says_which_decisions_a_median_is_of() -> None:
+    """Under `keep` decisions that never flip are in the median, with the fraction 1."""
+    of_flipped = SetErasure().readings["median_fraction"].attention
+    of_all = SetErasure(last="keep").readings["median_fraction"].attention
+    assert of_flipped.startswith("of the decisions that flip, ")
+    assert "that flip" not in of_all
+    assert SetErasure().readings["median_fraction"].attention == of_flipped  # of this object alone

@@ -77,7 +77,8 @@ def test_a_test_gives_the_total_of_its_work_or_says_that_it_has_none(
     adversary = fidelity.Adversary("published", steps=3)
     tests: list[FidelityTest] = [adversary, fidelity.Permutation()]
     with caplog.at_level("INFO", "attention_probing.progress"):
-        measures.measure(measurements=Fidelity(str(runs / "base-0"), tests, texts=10))
+        result = measures.measure(measurements=Fidelity(str(runs / "base-0"), tests, texts=10))
+    assert result.tables["fidelity"].note == "n = 10 of the 29 texts of test."
     (first, *_) = re.findall(r"adversary, changed copies of 10 texts: (.*)", caplog.text)
     assert re.fullmatch(r"50 of 200 \(25%\) in .* a second, about 0:\d\d:\d\d to go\.", first)
     assert re.search(r"permutation, changed copies .* time left unknown: this test does not count", caplog.text)
